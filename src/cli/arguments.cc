@@ -133,6 +133,11 @@ std::vector<std::string> names_in(const OptionSet& options, std::string_view tit
   return names;
 }
 
+Recipe with_storage_of_files(Recipe recipe) {
+  if (!recipe.options.was_set("storage")) recipe.storage = "keep";
+  return recipe;
+}
+
 void require_weights(const Recipe& recipe, const ModelFiles& files) {
   if (recipe.random_init) return;
   if (files.source == nullptr) {

@@ -46,6 +46,10 @@ void warn_of_unused(const Recipe& recipe, std::string_view command,
 // The names of the options in a table.
 std::vector<std::string> names_in(const OptionSet& options, std::string_view title);
 
+// The recipe of a command that writes a model. Its `storage` is of the files, so it counts only if
+// it was set: what a method implies is of a run's memory.
+Recipe with_storage_of_files(Recipe recipe);
+
 // Throws Error(usage) when the model is only a shape and the recipe does not ask for random
 // weights; warns of tensors that are not used.
 void require_weights(const Recipe& recipe, const ModelFiles& files);

@@ -201,7 +201,8 @@ int convert_adapter(const Recipe& recipe) {
   return 0;
 }
 
-int merge(const Recipe& recipe) {
+int merge(const Recipe& given) {
+  const Recipe recipe = with_storage_of_files(given);
   recipe.options.require("adapter", "merge");
   if (recipe.format == "gguf_adapter") {
     throw Error(ErrorKind::usage,
@@ -211,7 +212,8 @@ int merge(const Recipe& recipe) {
   return convert(recipe, "merge");
 }
 
-int export_model(const Recipe& recipe) {
+int export_model(const Recipe& given) {
+  const Recipe recipe = with_storage_of_files(given);
   return recipe.format == "gguf_adapter" ? convert_adapter(recipe) : convert(recipe, "export");
 }
 

@@ -175,7 +175,8 @@ Quantised write_and_measure(const Recipe& recipe, const ModelFiles& files, Round
                           checkpoint.directory().string()));
 }
 
-int quantise(const Recipe& recipe) {
+int quantise(const Recipe& given) {
+  const Recipe recipe = with_storage_of_files(given);
   recipe.options.require("model", "quantize");
   recipe.options.require("output_dir", "quantize");
   check_format(recipe);

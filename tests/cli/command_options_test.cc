@@ -157,7 +157,7 @@ TEST(CommandOptions, CommandsWarnOfThoseThatOthersLeaveWithoutEffect) {
   EXPECT_EQ(warnings_of(quantize + of_a_run + "attention=own format=exl2 device_memory=1GiB"), "");
 
   EXPECT_EQ(warnings_of("eval " + tiny.settings("packing=false stride=8")),
-            said("eval", {"micro_batch_size", "packing", "stride without a .txt file"}));
+            said("eval", {"packing", "micro_batch_size", "stride without a .txt file"}));
   const std::string book = tiny.file("book.txt", std::string(200, 'a'));
   EXPECT_EQ(warnings_of("eval " + tiny.settings("stride=8 data=" + book)),
             said("eval", {"micro_batch_size"}));

@@ -120,7 +120,7 @@ void print_verdict(const Recipe& recipe, const SessionPlan& plan, const Device& 
     fmt::print("\n{}: needs {}\n", fits(recipe, plan) ? "fits" : "does not fit", needs);
   }
   if (recipe.device_memory) return;
-  const std::optional<int64_t> own = device.own_memory();
+  const std::optional<int64_t> own = device.bookable_memory();
   const int64_t available = own.value_or(available_memory_bytes());
   const std::string where = own ? device.name() : "this machine";
   if (available == 0) {

@@ -86,7 +86,8 @@ SessionUse comparison_use(int64_t sequence_len) {
           .tokens = std::min(kChunk, sequence_len),
           .max_positions = sequence_len,
           .kv_tokens = sequence_len,
-          .logits_rows = std::min(kChunk, sequence_len)};
+          .logits_rows = std::min(kChunk, sequence_len),
+          .compares = true};
 }
 
 Comparison compare_sessions(Session& reference, Session& other, const Dataset& dataset, int threads,

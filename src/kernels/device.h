@@ -33,6 +33,8 @@ class Device {
   std::string description() const;
   // Free bytes of the device's own memory; nullopt if it computes in the host's.
   virtual std::optional<int64_t> own_memory() const = 0;
+  // How much of own_memory() a run may book: the driver takes some beside that.
+  std::optional<int64_t> bookable_memory() const;
   // Whether it computes in the host's memory: its Ops read a mapped file as they do the device's
   // memory, and the host reads what they wrote once Ops::finish() has returned.
   virtual bool shares_host_memory() const { return false; }

@@ -29,12 +29,13 @@ std::string hint_for(const Recipe& recipe, const ModelFiles& files, const Sessio
                      const SessionPlan& plan, const MemoryBudget& budget) {
   if (!use.training) {
     const auto halved = with_allowed_settings(recipe, "storage=bf16");
-    const bool helps =
-        halved && Session::rehearse(*halved, files, use).ledger.peak < plan.ledger.peak;
+    const bool helps = !use.compares && halved &&
+                       Session::rehearse(*halved, files, use).ledger.peak < plan.ledger.peak;
+    const bool generates = use.kv_tokens > 0 && !use.compares;
     return fmt::format("{}{} or take a smaller {}",
                        recipe.device_memory ? "raise it" : "close other programs",
                        helps ? ", set storage=bf16," : "",
-                       use.kv_tokens > 0 ? "max_new_tokens or context" : "sequence_len");
+                       generates ? "max_new_tokens or context" : "sequence_len");
   }
   const auto advice = fitting_advice(recipe, files, plan, budget);
   if (!advice) {
@@ -78,7 +79,7 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
                        human_bytes(*budget.device, peak)));
   }
   const auto device = open_device(recipe);
-  if (const auto own = device->own_memory()) {
+  if (const auto own = device->bookable_memory()) {
     if (budget.device || peak <= *own) return;
     budget.device = own;
     refuse(fmt::format("{}, but only {} is free on {}", needed(*own), human_bytes(*own, peak),

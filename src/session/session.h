@@ -34,6 +34,7 @@ struct SessionUse {
   int64_t kv_tokens = 0;      // capacity of the KV cache; 0: none
   int64_t logits_rows = 0;    // rows of logits asked for at once; 0: none
   Place place = {};
+  bool compares = false;  // texts under two models, as they are stored
 };
 
 // The arenas' capacities, found by rehearsing on the plan device.

@@ -84,7 +84,7 @@ std::vector<SharedMemory> memory_of(const Recipe& recipe, const SessionPlan& pla
   std::vector<SharedMemory> out = {{host, machine.needed, machine.available}};
   const auto device = open_device(recipe);
   // With a budget, what is free is the user's business.
-  if (const auto own = device->own_memory(); own && !recipe.device_memory) {
+  if (const auto own = device->bookable_memory(); own && !recipe.device_memory) {
     out.push_back({fmt::format("{} of {}", device->name(), host), plan.ledger.peak, own});
   }
   return out;

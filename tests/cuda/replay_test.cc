@@ -90,16 +90,40 @@ TEST_F(CudaReplay, RunsThenRecordsThenReplays) {
 
 TEST_F(CudaReplay, KnowsWorkApart) {
   for (int round = 0; round < 3; ++round) {
-    for (int64_t key = 0; key < 20; ++key) add(key);  // more than it remembers
+    for (int64_t key = 0; key < 20; ++key) add(key);  // more than it has graphs for
   }
   EXPECT_EQ(sum(), 60.0f);
-  EXPECT_EQ(bodies_, 60);
+  EXPECT_EQ(bodies_, 20 + 20 + 12);  // eight are recorded in the second round
   for (int round = 0; round < 3; ++round) {
     add(1);
     add(2);
   }
   EXPECT_EQ(sum(), 66.0f);
-  EXPECT_EQ(bodies_, 64);
+  EXPECT_EQ(bodies_, 52);
+}
+
+// As with gradient_accumulation_steps=16 and rows of every length.
+TEST_F(CudaReplay, RecordsAnUpdateBetweenMicroBatchesThatAllDiffer) {
+  constexpr int64_t kUpdate = -1;
+  int64_t key = 0;
+  for (int step = 0; step < 40; ++step) {
+    for (int i = 0; i < 16; ++i) add(key++);
+    add(kUpdate);
+  }
+  EXPECT_EQ(sum(), 40.0f * 17.0f);
+  EXPECT_EQ(bodies_, 40 * 16 + 2);
+  EXPECT_EQ(ops_->repeat_counts().recorded, 1);
+}
+
+// What comes often has a graph, whatever had one before.
+TEST_F(CudaReplay, RecordsWhatComesMostOften) {
+  for (int round = 0; round < 2; ++round) {
+    for (int64_t key = 0; key < 8; ++key) add(key);
+  }
+  for (int i = 0; i < 4; ++i) add(100);
+  EXPECT_EQ(sum(), 20.0f);
+  EXPECT_EQ(ops_->repeat_counts().recorded, 9);
+  EXPECT_EQ(bodies_, 8 + 8 + 3);
 }
 
 TEST_F(CudaReplay, MarksMomentsOfTheStream) {

@@ -16,6 +16,8 @@ void check(int status, const char* what) {
 
 constexpr uint32_t kMostAlignment = 256;  // what cudaMalloc gives
 constexpr uint32_t kVectorBytes = 16;     // what vector instructions ask for
+// Every number of tokens brings some 40 plans of less than a KiB each: a few MiB in all.
+constexpr size_t kMostPlans = 4096;
 
 // The power of two that the address is a multiple of, at most kMostAlignment.
 uint32_t alignment_of(const Tensor& tensor) {
@@ -35,13 +37,18 @@ Gemm::Gemm(const CublasLt& library, void* workspace, size_t workspace_bytes)
 }
 
 Gemm::~Gemm() {
+  forget_plans();
+  library_.destroy(handle_);
+}
+
+void Gemm::forget_plans() {
   for (const auto& [key, plan] : plans_) {
     library_.destroy_layout(plan.a);
     library_.destroy_layout(plan.b);
     library_.destroy_layout(plan.c);
     library_.destroy_description(plan.description);
   }
-  library_.destroy(handle_);
+  plans_.clear();
 }
 
 // The library's matrices are column-major, ours row-major: it sees every matrix transposed, and cᵀ
@@ -142,8 +149,10 @@ void Gemm::run(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpos
                 a.dtype(),
                 c.dtype()};
   auto known = plans_.find(key);
-  if (known == plans_.end())
+  if (known == plans_.end()) {
+    if (plans_.size() >= kMostPlans) forget_plans();
     known = plans_.emplace(key, make_plan(a, ta, b, tb, c, alignment)).first;
+  }
   const Plan& plan = known->second;
   const float alpha = with.scale;
   const float beta = with.addend != nullptr ? 1.0f : 0.0f;

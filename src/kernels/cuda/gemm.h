@@ -42,6 +42,7 @@ class Gemm {
   // c and what is added to it are at multiples of `alignment` bytes.
   Plan make_plan(const Tensor& a, bool ta, const Tensor& b, bool tb, const Tensor& c,
                  uint32_t alignment) const;
+  void forget_plans();
 
   const CublasLt& library_;
   CublasLtHandle handle_ = nullptr;

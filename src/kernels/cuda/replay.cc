@@ -9,9 +9,12 @@ namespace jackscrew::cuda {
 
 namespace {
 
-// A run that repeats itself has two: a micro-batch and the update, and a third where the last
-// micro-batch of an epoch is short. A graph of a large model takes the driver a few MiB.
-constexpr size_t kMostKnown = 8;
+// A run that repeats itself has two graphs, of a micro-batch and of the update, and a third where
+// the last micro-batch of an epoch is short. A graph of a large model takes the driver a few MiB.
+constexpr size_t kMostGraphs = 8;
+// Between two updates lie as many micro-batches as are accumulated, each perhaps of a shape of its
+// own.
+constexpr size_t kMostKnown = 256;
 
 }  // namespace
 
@@ -65,23 +68,43 @@ Replay::Known& Replay::find(const std::vector<int64_t>& key) {
   if (found != known_.end()) {
     known_.splice(known_.begin(), known_, found);
   } else {
-    known_.push_front({key});
+    known_.emplace_front().key = key;
   }
   return known_.front();
 }
 
+void Replay::drop_graph(Known& known, cudaStream_t stream) {
+  if (known.graph == nullptr) return;
+  // Its last launch may still be under way.
+  check(cudaStreamSynchronize(stream), "waiting for recorded work");
+  cudaGraphExecDestroy(known.graph);
+  known.graph = nullptr;
+}
+
+bool Replay::has_room_for(const Known& known, cudaStream_t stream) {
+  size_t graphs = 0;
+  Known* rarest = nullptr;  // of equal ones the one that ran the longest ago
+  for (Known& other : known_) {
+    if (other.graph == nullptr) continue;
+    ++graphs;
+    if (rarest == nullptr || other.runs <= rarest->runs) rarest = &other;
+  }
+  if (graphs < kMostGraphs) return true;
+  if (rarest->runs >= known.runs) return false;
+  drop_graph(*rarest, stream);
+  return true;
+}
+
 void Replay::run(const std::vector<int64_t>& key, const std::function<void()>& body,
                  cudaStream_t stream) {
-  const size_t before = known_.size();
   Known& known = find(key);
-  const bool is_new = known_.size() > before;
+  ++known.runs;
   if (known_.size() > kMostKnown) {
-    // Its last launch may still be under way.
-    check(cudaStreamSynchronize(stream), "waiting for recorded work");
-    if (known_.back().graph != nullptr) cudaGraphExecDestroy(known_.back().graph);
+    drop_graph(known_.back(), stream);
     known_.pop_back();
   }
-  if (!is_new && known.graph == nullptr && !known.refused) {
+  const bool comes_again = known.runs > 1 && known.graph == nullptr && !known.refused;
+  if (comes_again && has_room_for(known, stream)) {
     known.graph = record(body, stream);
     known.refused = known.graph == nullptr;
   }

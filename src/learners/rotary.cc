@@ -296,7 +296,7 @@ class RotaryLearner : public Learner {
   void retire(Context& context, int32_t group) {
     for (RotarySlot* slot : slots_of(group)) {
       slot->leave(context);
-      slot->flush(context, &Ops::copy);
+      slot->flush(context);
     }
   }
   const std::vector<RotarySlot*>& slots_of(int32_t group) const {
@@ -353,7 +353,7 @@ class RotaryLearner : public Learner {
       for (RotarySlot* slot : slots_of(group)) {
         slot->leave(context);
         if (transit_.try_enqueue_leaving(group, *slot)) continue;
-        add_change(group, slot->flush(context, &Ops::copy));
+        add_change(group, slot->flush(context));
       }
     }
     transit_.arrive();

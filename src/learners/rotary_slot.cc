@@ -145,7 +145,7 @@ void RotarySlot::leave(Context& context) {
   if (master_) weight_->put_back(context.ops, {}, context.scratch);
 }
 
-double RotarySlot::flush(Context& context, Master::Copy copy) {
+double RotarySlot::save(Context& context, Master::Copy copy) {
   if (settings_.keep_moments) {
     size_t at = 0;
     state_->visit(name(), [&](const StateRef& ref) {
@@ -153,11 +153,18 @@ double RotarySlot::flush(Context& context, Master::Copy copy) {
     });
     has_moments_ = true;
   }
+  return master_ ? master_->store(context, exact_.view(), copy) : 0.0;
+}
+
+void RotarySlot::release(Context& context) {
   state_.reset();
-  if (!master_) return 0.0;
-  const double change = master_->store(context, exact_.view(), copy);
   exact_ = {};
-  if (settings_.master != DType::f32) encode_master(context);
+  if (master_ && settings_.master != DType::f32) encode_master(context);
+}
+
+double RotarySlot::flush(Context& context) {
+  const double change = save(context, &Ops::copy);
+  release(context);
   return change;
 }
 

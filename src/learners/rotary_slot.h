@@ -41,10 +41,12 @@ class RotarySlot : public LearnerSlot {
   void activate(Context& context);
   // Active -> waiting, first half: frees the gradient and encodes the storage.
   void leave(Context& context);
-  // Second half: writes the master, saves the moments if they are kept, and frees both on the
-  // device. Returns the sum of squared changes since the weight became active (0 where there is no
-  // master).
-  double flush(Context& context, Master::Copy copy);
+  // Second half: save() writes the master, and the moments if they are kept, and returns the sum of
+  // squared changes since the weight became active (0 where there is no master); release() frees
+  // both on the device, for which a GPU waits until it has done all its work; flush() does both.
+  double save(Context& context, Master::Copy copy);
+  void release(Context& context);
+  double flush(Context& context);
   void will_need();
 
   // For a weight that will be activated: prepare() allocates its exact values and moments, fetch()

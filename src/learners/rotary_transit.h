@@ -32,11 +32,14 @@ class RotaryTransit {
   // squared changes) for every slot flushed.
   template <class Changed>
   void work(Context& context, const Changed& changed) {
-    for (const auto& [group, slot] : std::exchange(leaving_, {})) {
-      changed(group, slot->flush(context, &Ops::copy_async));
-    }
+    const auto leaving = std::exchange(leaving_, {});
     leaving_bytes_ = 0;
+    for (const auto& [group, slot] : leaving) {
+      changed(group, slot->save(context, &Ops::copy_async));
+    }
     for (RotarySlot* slot : joining_) slot->fetch(context, &Ops::copy_async);
+    // Last, since it waits for the step.
+    for (const auto& [group, slot] : leaving) slot->release(context);
   }
 
  private:

@@ -217,6 +217,7 @@ class Report {
     for (const auto& [index, answers] : all) {
       out += "<div class=\"sample\">";
       const auto line = [&](const char* name, const std::string& value) {
+        if (value.empty()) return;  // of a run that has not come so far
         out += fmt::format("<span>{}</span><div>{}</div>", name, html_text(value));
       };
       line("prompt", answers.prompt);

@@ -55,7 +55,7 @@ void RunLog::introduce(int64_t first, const fs::path& output) {
                     recipe.adapter));
   }
   if (recipe.random_init && makes_adapter(recipe)) {
-    say("          its random weights are not saved: no model will have the adapter");
+    say("          the random weights are not saved, so the adapter will fit no model");
   }
   if (!recipe.random_init) warn_of_unused_tensors(run_.files);
   warn_of_rounding_twice();
@@ -73,7 +73,7 @@ void RunLog::introduce(int64_t first, const fs::path& output) {
                   recipe.options.text("lr_scheduler_type"),
                   counted(schedule.warmup_steps, "step")));
   if (first == schedule.total_steps) {
-    say("          all of them are done; the result is written again");
+    say("          all of them are done; the result is written");
   }
   warn_of_disk(output);
   log_start(first, trained);
@@ -93,7 +93,7 @@ void RunLog::warn_of_rounding_twice() const {
     const auto is_rounded = [&](int64_t bytes) { return bytes < 2 * weight.size(); };
     if (!is_rounded(stored->size_bytes()) || !is_rounded(weight.storage().bytes.size())) return;
     return warn(
-        fmt::format("storage={} rounds weights a second time that are {} in the file; "
+        fmt::format("storage={} rounds a second time weights that are {} in the file; "
                     "storage=keep, the default of method=lora, takes them as they are",
                     weight.format().name(), stored->format->name()));
   }

@@ -111,6 +111,10 @@ class Trainer {
       answer_samples(0);
     } else if (pace_.evaluates_after(first) && watch_.last_evaluated() < first) {
       evaluate_now(first);
+      // It may be the best one, of a checkpoint that lies elsewhere.
+      if (must_save(first, false) && !fs::exists(checkpoint_path(output, first))) {
+        try_to_save(first);
+      }
     }
     console_.style.check();
     has_begun_ = true;
@@ -392,7 +396,9 @@ class Trainer {
     require_finite_parameters(done);
     write_result(done);
     log_->ended(done, claim_->path());
-    answer_samples(done);  // what is killed here is a finished run
+    // What is killed from here on is a finished run.
+    write_or_warn(kReportName, [&] { write_report(claim_->path()); });
+    answer_samples(done);
     report();
   }
 

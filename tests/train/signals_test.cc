@@ -167,7 +167,7 @@ TEST(Signals, AStopBeforeTheFirstStepIsObeyedAtOnce) {
 }
 
 // In the middle of a run and after its last step. A resumed run makes up for it.
-TEST(SlowSignalsInEvaluations, AStopCutsThemShort) {
+TEST(SlowStops, AStopCutsThemShort) {
   const TinyRun tiny("signals_evaluation");
   std::string many;
   for (int i = 0; i < 1000; ++i) many += TinyRun::record("Say a number", std::string(60, '7'));
@@ -196,6 +196,26 @@ TEST(SlowSignalsInEvaluations, AStopCutsThemShort) {
     return out;
   };
   EXPECT_EQ(losses("out"), losses("whole"));
+}
+
+// The evaluation that a resumed run makes up for may be the best of all, and its checkpoint lie
+// elsewhere.
+TEST(SlowStops, TheBestEvaluationMayBeTheOneBeforeTheFirstStep) {
+  const TinyRun tiny("signals_best");
+  const std::string settings =
+      "method=full max_steps=4 lr_scheduler_type=constant warmup_steps=0 report_samples=0 ";
+  tiny.must_train("first", settings + "save_steps=2 save_total_limit=0 learning_rate=1e-3");
+  tiny.must_train("out", settings +
+                             "eval_steps=2 load_best_model_at_end=true save_total_limit=1 "
+                             "learning_rate=0.9 eval_data=" +
+                             tiny.eval_data() +
+                             " resume=" + tiny.path("first/checkpoint-2").string());
+  const auto evaluations = tiny.events("out", "eval");
+  ASSERT_EQ(evaluations.size(), 2u);
+  ASSERT_LT(evaluations[0]["eval_loss"], evaluations[1]["eval_loss"]);
+  EXPECT_TRUE(fs::exists(tiny.path("out/checkpoint-2")));
+  tiny.must_train("two", settings + "max_steps=2 learning_rate=1e-3");
+  EXPECT_TRUE(tiny.text("out/model.safetensors") == tiny.text("two/model.safetensors"));
 }
 
 std::string case_name(const ::testing::TestParamInfo<const char*>& test) {

@@ -5,7 +5,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <set>
 #include <string_view>
 #include <vector>
 
@@ -43,13 +42,13 @@ bool reads(const Subcommand& command, const OptionSet& options, const OptionValu
   // These decide what others are, so that they mean something to every command.
   if (name == "method" || name == "learner") return true;
   if (name == "dry_run") return true;  // refuse_dry_run() must see it
-  for (const MethodTable& table : method_tables()) {
-    if (method_title(table) == table_of(options, option).title) {
-      return reads(command, options, table);
-    }
-  }
   const bool is_asked = option.origin == kCommandLine;
-  return uses(command, options, option) && (is_asked || !command.must_be_asked(option.spec));
+  if (uses(command, options, option)) return is_asked || !command.must_be_asked(option.spec);
+  for (const MethodTable& table : method_tables()) {
+    if (method_title(table) != table_of(options, option).title) continue;
+    return !is_asked || reads(command, options, table);  // a recipe's method comes with its options
+  }
+  return false;
 }
 
 // Such a command would do what it was asked only to show.
@@ -71,13 +70,12 @@ OptionSet program_options() {
 Recipe read_arguments(Arguments arguments, size_t max_operands, const std::string& command) {
   const Subcommand* row = find_subcommand(command);
   std::vector<std::string> unread;  // of the command line
-  Recipe recipe = read_recipe(arguments, method_tables(),
-                              [&](const OptionSet& options, const OptionValue& option) {
-                                if (row == nullptr || reads(*row, options, option)) return true;
-                                if (option.origin == kCommandLine)
-                                  unread.emplace_back(option.spec.name);
-                                return false;
-                              });
+  const auto is_kept = [&](const OptionSet& options, const OptionValue& option) {
+    if (row == nullptr || reads(*row, options, option)) return true;
+    if (option.origin == kCommandLine) unread.emplace_back(option.spec.name);
+    return row->writes_recipes;
+  };
+  Recipe recipe = read_recipe(arguments, method_tables(), is_kept);
   if (recipe.operands.size() > max_operands) {
     const std::string& operand = recipe.operands[max_operands];
     throw Error(ErrorKind::usage,
@@ -88,7 +86,10 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
                     : "options are written name=value or --name value; a recipe ends in .yaml");
   }
   if (row != nullptr) refuse_dry_run(recipe, *row);
-  for (const std::string& name : unread) warn(fmt::format("{} does not use {}", command, name));
+  for (const std::string& name : unread) {
+    if (recipe.print_config || launched_rank() > 0) break;
+    warn(fmt::format("{} does not use {}", command, name));
+  }
   recipe.python_environments = python_environments();
   return recipe;
 }

@@ -48,7 +48,7 @@ constexpr const char* kCommands =
     "/exit    leave, as Ctrl-D does\n"
     "/help    show this\n"
     "Ctrl-C   stop the answer; at the prompt, leave\n"
-    "Any other line is a message to the model.\n";
+    "Any other line is a message to the model, but for /WORD alone.\n";
 
 // "/quit", but no path and no text.
 bool looks_like_command(std::string_view message) {

@@ -3,6 +3,7 @@
 #include <initializer_list>
 
 #include "cli/commands.h"
+#include "conversion/exl2_fit.h"
 #include "recipe/run_options.h"
 
 namespace jackscrew {
@@ -15,11 +16,6 @@ Names joined(std::initializer_list<Names> lists) {
   Names all;
   for (const Names& list : lists) all.insert(all.end(), list.begin(), list.end());
   return all;
-}
-
-// Whether quantize chooses the rate with which a training run fits.
-bool fits_a_run(const OptionSet& options) {
-  return options.text("format") == "exl2" && options.is_set("device_memory");
 }
 
 // A new subcommand is a new row here.
@@ -41,6 +37,7 @@ std::vector<Subcommand> make_table() {
        .tables = {kModel, kData, kRecords, kRanks, kMethod, kSchedule, kMachine, kOutput},
        .options = {"overwrite", "max_shard_size"},
        .run = run_train,
+       .writes_recipes = true,
        .by_ranks = true},
       {.name = "eval",
        .summary = "measure the loss and perplexity of a model",
@@ -59,9 +56,10 @@ std::vector<Subcommand> make_table() {
                     "jackscrew plan model=llama-7b init=random method=full",
                     "jackscrew plan model=model.gguf method=lora sequence_len=4096 --json"},
        .tables = {kModel, kData, kRanks, kMethod, kSchedule, kMachine, kOutput},
-       .options = {"fit", "ranks", "json"},
+       .options = {"max_shard_size", "fit", "ranks", "json"},
        .accepted = {kRecords},
-       .run = run_plan},
+       .run = run_plan,
+       .writes_recipes = true},
       {.name = "generate",
        .summary = "generate text from a prompt",
        .usage = "model=M prompt=TEXT [name=value ...]",
@@ -99,7 +97,8 @@ std::vector<Subcommand> make_table() {
                     "jackscrew data stats model=model.gguf data=train.jsonl sequence_len=512",
                     "jackscrew data tokenize model=model.gguf data=book.txt --json"},
        .tables = {kModel, kData, kRecords},
-       .options = {"micro_batch_size", "gradient_accumulation_steps", "seed", "threads", "json"},
+       .options = {"micro_batch_size", "gradient_accumulation_steps", "seed", "prompt_tokens",
+                   "threads", "json"},
        .unused = {"eval_data", "val_size"},
        .run = run_data},
       {.name = "merge",
@@ -138,7 +137,7 @@ std::vector<Subcommand> make_table() {
        .unused = joined(
            {random, {"data_weights", "val_size", "packing", "train_on_inputs", "max_merge_loss"}}),
        .accepted = {kMethod, kSchedule},
-       .accepts = fits_a_run,
+       .accepts = exl2_fits_a_run,
        .run = run_quantise},
       {.name = "compare",
        .summary = "show how far models are from the first of them: loss, KL, size, speed",

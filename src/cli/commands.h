@@ -47,8 +47,9 @@ struct Subcommand {
   // Whether they do with such options; null: always.
   bool (*accepts)(const OptionSet& options) = nullptr;
   int (*run)(Arguments arguments);
-  bool hidden = false;    // not listed: for testing the program
-  bool by_ranks = false;  // several processes may share its work
+  bool writes_recipes = false;  // so that it keeps what it does not read of one
+  bool hidden = false;          // not listed: for testing the program
+  bool by_ranks = false;        // several processes may share its work
 
   // Whether its help shows an option of the table `title`.
   bool shows(const OptionSpec& option, const std::string& title) const;

@@ -28,7 +28,7 @@ std::vector<std::string> held_out(const Recipe& recipe) {
   const bool asks_for_data = options.origin("data") == kCommandLine;
   if (recipe.eval_data.empty() || asks_for_data) {
     options.require("data", "eval");
-    warn_of_unused(recipe, "eval", {"eval_data"});
+    warn_of_unused(recipe, "eval", {"eval_data"}, " beside data");
     return recipe.data;
   }
   if (!recipe.quiet && options.was_set("data")) {

@@ -33,7 +33,8 @@ GenerationSetup::GenerationSetup(const Recipe& given, const char* command)
   require_weights(recipe, files);
   if (recipe.temperature == 0.0) {
     for (const char* name : {"top_k", "top_p", "seed"}) {
-      if (recipe.options.origin(name) != kCommandLine) continue;
+      const bool draws_weights = recipe.random_init && name == std::string_view("seed");
+      if (draws_weights || recipe.options.origin(name) != kCommandLine) continue;
       warn(
           fmt::format("{} does nothing at temperature=0, which takes the likeliest token; set "
                       "temperature, such as 0.8",

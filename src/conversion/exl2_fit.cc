@@ -63,8 +63,12 @@ SessionPlan rehearse_over(const Recipe& recipe, const ModelFiles& files) {
 
 }  // namespace
 
+bool exl2_fits_a_run(const OptionSet& options) {
+  return options.text("format") == "exl2" && options.is_set("device_memory");
+}
+
 bool exl2_fits_a_run(const Recipe& recipe) {
-  if (recipe.format != "exl2" || !recipe.device_memory) return false;
+  if (!exl2_fits_a_run(recipe.options)) return false;
   if (asks_for(recipe.options, "bits")) {
     throw Error(
         ErrorKind::usage, "both bits and device_memory are set",

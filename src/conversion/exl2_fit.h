@@ -9,7 +9,8 @@
 namespace jackscrew {
 
 // Whether the rate is to be derived from a training run and the recipe's device_memory instead of
-// being given. Throws Error(usage) where both are set.
+// being given. With a recipe, throws Error(usage) where both are set.
+bool exl2_fits_a_run(const OptionSet& options);
 bool exl2_fits_a_run(const Recipe& recipe);
 
 // The bytes that the blocks' matrices may take in memory so that the recipe's run fits its

@@ -1,6 +1,6 @@
 // Quantises rows of f32 to four bits, or to eight, after a Hadamard transform: blocks of a row are
 // multiplied by an orthogonal matrix that spreads an outlier over its block (Xi et al. 2023,
-// "Training Transformers with 4-bit Integers", section 3.2; methods.md 2.2). Every kernel reads one
+// "Training Transformers with 4-bit Integers", section 3.2). Every kernel reads one
 // tensor and writes one, as the transform is in registers.
 #pragma once
 

@@ -1,5 +1,5 @@
 // The mode `paper` of the product int4: INT4 training as Xi et al. 2023 publish it ("Training
-// Transformers with 4-bit Integers", arXiv 2306.11987; methods.md 2.1 to 2.3), for the linears of
+// Transformers with 4-bit Integers", arXiv 2306.11987), for the linears of
 // the blocks. The head is multiplied in f32, and embedding and attention are not rounded.
 //
 // Forward: x and W are transformed by a Hadamard matrix along the contraction, and rounded to 16

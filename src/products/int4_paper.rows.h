@@ -1,6 +1,6 @@
 // Quantises tensors to four bits after a Hadamard transform, with one step for all of a tensor,
 // learned or from its mean magnitude: LSQ (Esser et al. 2020, arXiv 1902.08153) as Xi et al. 2023
-// have it (arXiv 2306.11987, appendix A.4; methods.md 2.1 and 2.2).
+// have it (arXiv 2306.11987, appendix A.4).
 #pragma once
 
 #include "kernels/step_scalars.h"

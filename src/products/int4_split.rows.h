@@ -1,5 +1,5 @@
 // Splits each number of a gradient into two of four bits, and samples their rows by leverage scores
-// (Xi et al. 2023, arXiv 2306.11987, section 4; methods.md 2.3).
+// (Xi et al. 2023, arXiv 2306.11987, section 4).
 #pragma once
 
 #include "kernels/row_count.h"

@@ -51,8 +51,10 @@ TEST(CommandOptions, HelpListsEveryOptionOfTheExamples) {
 TEST(CommandOptions, TheTableNamesWhatThereIs) {
   const OptionSet options = program_options();
   for (const Subcommand& command : command_table()) {
-    for (const std::string& name : command.options) {
-      EXPECT_NE(options.find(name), nullptr) << command.name << " " << name;
+    for (const auto* names : {&command.options, &command.unused, &command.asked}) {
+      for (const std::string& name : *names) {
+        EXPECT_NE(options.find(name), nullptr) << command.name << " " << name;
+      }
     }
     std::vector<std::string> titles = command.tables;
     titles.insert(titles.end(), command.accepted.begin(), command.accepted.end());
@@ -220,6 +222,38 @@ TEST(CommandOptions, WhatIsForTrainingChangesNoOtherCommand) {
         run("export --json overwrite=true storage=q4_0 output=" + output + " " + more).out)["kl"];
   };
   EXPECT_EQ(kl_of(recipe), kl_of("model=" + model + " eval_data=" + held_out));
+  const auto compared = [&](const std::string& more) {
+    const std::string out = run("compare --json " + more + " " + model + " " + model +
+                                " eval_data=" + held_out + " 2>/dev/null")
+                                .out;
+    return nlohmann::json::parse(out.substr(0, out.find('\n')))["loss"];
+  };
+  EXPECT_EQ(compared(recipe), compared(""));
+  EXPECT_EQ(run("eval " + recipe + " --print_config 2>&1").exit_code, 0);
+}
+
+// A soft prompt takes places of a text, whatever the command.
+TEST(CommandOptions, TheMethodOfARecipeComesWithItsOptions) {
+  const TinyRun tiny("prompt_recipe");
+  const std::string recipe = tiny.file(
+      "run.yaml", "method: prompt\nprompt_tokens: 4\nsequence_len: 16\ntokenizer: bytes\n");
+  const auto longest = [&](const std::string& more) {
+    return nlohmann::json::parse(
+        run("data stats --json data=" + tiny.data() + " " + more + " 2>/dev/null")
+            .out)["lengths"]["longest"];
+  };
+  EXPECT_EQ(longest(recipe), 12);
+  EXPECT_EQ(longest("method=prompt prompt_tokens=6 sequence_len=16 tokenizer=bytes"), 10);
+}
+
+// plan and train write recipes, which may be for other commands, too.
+TEST(CommandOptions, RecipesKeepWhatIsForOtherCommands) {
+  const TinyRun tiny("kept_options");
+  const std::string recipe = tiny.file("run.yaml", "temperature: 0.75\nbits: 3\n");
+  tiny.must_train("out", "max_steps=1 " + recipe);
+  const std::string written = tiny.text("out/recipe.yaml");
+  EXPECT_NE(written.find("temperature: 0.75\n"), std::string::npos) << written;
+  EXPECT_NE(written.find("bits: 3\n"), std::string::npos) << written;
 }
 
 TEST(CommandOptions, AnAdapterOfRandomWeightsIsNotMergedIntoOthers) {

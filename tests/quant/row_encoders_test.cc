@@ -114,7 +114,7 @@ TEST(RowEncoders, SmallNumbersLoseLittleMore) {
   }
 }
 
-// So small that super-scales become 0: then nothing is better than the minima alone.
+// Smaller than half of the smallest unit.
 TEST(RowEncoders, NumbersBelowTheFormatBecomeZero) {
   const std::vector<float> row(kCols, -1e-9f);
   for (const char* name : {"q2_k", "q4_k", "q5_k"}) {

@@ -1,5 +1,7 @@
 // Signals at any moment of a run, through the program: nothing breaks, what was promised is saved,
 // and the result has the same bits. docs/pains.md has the command for many.
+#include <fmt/format.h>
+
 #include <array>
 #include <fstream>
 #include <random>

@@ -64,7 +64,7 @@ SessionPlan rehearse_over(const Recipe& recipe, const ModelFiles& files) {
 }  // namespace
 
 bool exl2_fits_a_run(const OptionSet& options) {
-  return options.text("format") == "exl2" && options.is_set("device_memory");
+  return options.text("format") == "exl2" && !options.is_word("device_memory");
 }
 
 bool exl2_fits_a_run(const Recipe& recipe) {

@@ -312,7 +312,7 @@ Recipe read_recipe(std::span<const std::string> arguments, std::span<const Metho
     line.operands.erase(file);
   }
   for (const Assignment& assignment : line.assignments) options.set(assignment);
-  if (reads) pass_over(options, reads);
+  if (reads && !options.boolean("print_config")) pass_over(options, reads);
   Recipe recipe = resolve_recipe(std::move(options), tables);
   recipe.operands = std::move(line.operands);
   return recipe;

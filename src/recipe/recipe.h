@@ -77,7 +77,8 @@ using ReadsOption = std::function<bool(const OptionSet& options, const OptionVal
 
 // Reads a recipe from a command's arguments: the first operand that ends in .yaml or .yml is the
 // recipe file, and the arguments override it. Options that were set and that `reads` says no to are
-// then passed over, as if they were not there. Throws Error(usage).
+// then passed over, as if they were not there, unless the recipe is only printed. Throws
+// Error(usage).
 Recipe read_recipe(std::span<const std::string> arguments, std::span<const MethodTable> tables,
                    const ReadsOption& reads = {});
 

@@ -229,7 +229,6 @@ TEST(CommandOptions, WhatIsForTrainingChangesNoOtherCommand) {
     return nlohmann::json::parse(out.substr(0, out.find('\n')))["loss"];
   };
   EXPECT_EQ(compared(recipe), compared(""));
-  EXPECT_EQ(run("eval " + recipe + " --print_config 2>&1").exit_code, 0);
 }
 
 // A soft prompt takes places of a text, whatever the command.
@@ -237,10 +236,10 @@ TEST(CommandOptions, TheMethodOfARecipeComesWithItsOptions) {
   const TinyRun tiny("prompt_recipe");
   const std::string recipe = tiny.file(
       "run.yaml", "method: prompt\nprompt_tokens: 4\nsequence_len: 16\ntokenizer: bytes\n");
+  const std::string text = tiny.file("text.txt", std::string(400, 'a'));
   const auto longest = [&](const std::string& more) {
-    return nlohmann::json::parse(
-        run("data stats --json data=" + tiny.data() + " " + more + " 2>/dev/null")
-            .out)["lengths"]["longest"];
+    return nlohmann::json::parse(run("data stats --json data=" + text + " " + more + " 2>/dev/null")
+                                     .out)["lengths"]["longest"];
   };
   EXPECT_EQ(longest(recipe), 12);
   EXPECT_EQ(longest("method=prompt prompt_tokens=6 sequence_len=16 tokenizer=bytes"), 10);
@@ -252,8 +251,8 @@ TEST(CommandOptions, RecipesKeepWhatIsForOtherCommands) {
   const std::string recipe = tiny.file("run.yaml", "temperature: 0.75\nbits: 3\n");
   tiny.must_train("out", "max_steps=1 " + recipe);
   const std::string written = tiny.text("out/recipe.yaml");
-  EXPECT_NE(written.find("temperature: 0.75\n"), std::string::npos) << written;
-  EXPECT_NE(written.find("bits: 3\n"), std::string::npos) << written;
+  EXPECT_NE(written.find("\ntemperature: 0.75 "), std::string::npos) << written;
+  EXPECT_NE(written.find("\nbits: 3 "), std::string::npos) << written;
 }
 
 TEST(CommandOptions, AnAdapterOfRandomWeightsIsNotMergedIntoOthers) {

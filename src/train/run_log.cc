@@ -29,18 +29,30 @@ std::string data_names(const Recipe& recipe) {
   return fmt::format("{}", fmt::join(recipe.data, ", "));
 }
 
+// The tokens of the steps before `first` that no line of the log includes.
+int64_t tokens_without_a_line(const BatchSampler& sampler, const fs::path& log, int64_t first) {
+  int64_t tokens = 0;
+  for (int64_t step = logged_until(log, first); step < first; ++step) {
+    tokens += sampler.step(step).tokens;
+  }
+  return tokens;
+}
+
+std::optional<int64_t> resumed_at(int64_t first) {
+  return first > 0 ? std::optional(first) : std::nullopt;
+}
+
 }  // namespace
 
 void say(const TrainConsole& console, const std::string& line) {
   print_line(console, one_line(line));
 }
 
-RunLog::RunLog(const Run& run, const fs::path& output, std::optional<int64_t> resumed,
-               int64_t earlier_tokens)
+RunLog::RunLog(const Run& run, const fs::path& output, int64_t first)
     : run_(run),
-      events_(output / kLogName, resumed),
-      board_(output, resumed),
-      earlier_tokens_(earlier_tokens) {}
+      events_(output / kLogName, resumed_at(first)),
+      board_(output, resumed_at(first)),
+      earlier_tokens_(tokens_without_a_line(run.sampler, output / kLogName, first)) {}
 
 void RunLog::introduce(int64_t first, const fs::path& output) {
   peak_ = run_.crew.session().measure_peak();

@@ -34,10 +34,8 @@ class RunLog {
     Crew& crew;
   };
 
-  // Begins the files in `output` anew or, with `resumed`, continues them from that step.
-  // `earlier_tokens` counts tokens of earlier steps that no log line includes.
-  RunLog(const Run& run, const fs::path& output, std::optional<int64_t> resumed,
-         int64_t earlier_tokens);
+  // Begins the files in `output` anew or, where steps are done already, continues them.
+  RunLog(const Run& run, const fs::path& output, int64_t first);
 
   // Prints the lines before the first step, which is `first`; `output` is where the run writes.
   // Measures the device's peak.

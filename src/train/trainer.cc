@@ -93,10 +93,9 @@ class Trainer {
     const fs::path output = claim_->path();
     // Of a run that this one replaces: its own would be mistaken for a continuation of them.
     if (first == 0) remove_checkpoints_after(output, -1);
-    const int64_t earlier_tokens = tokens_without_a_line(output / kLogName, first);
     log_.emplace(RunLog::Run{recipe_, console_, files_, tokenizer_, data_, *sampler_, schedule_,
                              plan_, *crew_},
-                 output, first > 0 ? std::optional(first) : std::nullopt, earlier_tokens);
+                 output, first);
     watch_.replay(output / kLogName);
     // A run that had already ended is not begun anew and keeps its recipe.
     const fs::path recipe = output / "recipe.yaml";
@@ -111,10 +110,9 @@ class Trainer {
       answer_samples(0);
     } else if (pace_.evaluates_after(first) && watch_.last_evaluated() < first) {
       evaluate_now(first);
-      // It may be the best one, of a checkpoint that lies elsewhere.
-      if (must_save(first, false) && !fs::exists(checkpoint_path(output, first))) {
-        try_to_save(first);
-      }
+      // It may be the best one, and its checkpoint lie elsewhere.
+      const bool is_here = fs::exists(checkpoint_path(output, first));
+      if (!is_here && must_save(first, false)) try_to_save(first);
     }
     console_.style.check();
     has_begun_ = true;
@@ -166,15 +164,6 @@ class Trainer {
                   "set init=random to train from scratch, or give a model directory or GGUF file");
     }
     settle_lengths(recipe_, files_.config);
-  }
-
-  // Counts the tokens of the steps before `first` that no kept log line includes.
-  int64_t tokens_without_a_line(const fs::path& log, int64_t first) const {
-    int64_t tokens = 0;
-    for (int64_t step = logged_until(log, first); step < first; ++step) {
-      tokens += sampler_->step(step).tokens;
-    }
-    return tokens;
   }
 
   // Restores the checkpoint if there is one; returns the steps already done.
@@ -234,9 +223,16 @@ class Trainer {
     wait_for_result();
     const Stopwatch watch;
     struct Stopped {};
-    const ScoreBatch score = [this](const StepBatch& batch, const ProgressCallback& progress) {
-      if (has_begun_ && stop_requested()) throw Stopped();
-      return crew_->evaluate(batch, progress);
+    const auto check = [this] {
+      // Other ranks would wait for the rest of a batch.
+      if (has_begun_ && stop_requested() && !is_in_common_work()) throw Stopped();
+    };
+    const ScoreBatch score = [&](const StepBatch& batch, const ProgressCallback& progress) {
+      check();
+      return crew_->evaluate(batch, [&](int64_t tokens) {
+        progress(tokens);
+        check();
+      });
     };
     EvalResult result;
     try {
@@ -396,8 +392,7 @@ class Trainer {
     require_finite_parameters(done);
     write_result(done);
     log_->ended(done, claim_->path());
-    // What is killed from here on is a finished run.
-    write_or_warn(kReportName, [&] { write_report(claim_->path()); });
+    write_or_warn(kReportName, [&] { write_report(claim_->path()); });  // it may be killed now
     answer_samples(done);
     report();
   }

@@ -173,8 +173,10 @@ TEST(SlowStops, AStopCutsThemShort) {
   const TinyRun tiny("signals_evaluation");
   std::string many;
   for (int i = 0; i < 1000; ++i) many += TinyRun::record("Say a number", std::string(60, '7'));
+  // All of them go to a session in one call, as micro-batches.
   const std::string settings =
-      "max_steps=4 eval_steps=2 logging_steps=1 eval_data=" + tiny.file("many.jsonl", many);
+      "max_steps=4 eval_steps=2 logging_steps=1 micro_batch_size=32 eval_data=" +
+      tiny.file("many.jsonl", many);
   for (const int64_t step : {2, 4}) {
     const size_t evaluations = static_cast<size_t>(step) / 2;  // that are complete
     Child child(tiny.train("out", settings));

@@ -11,6 +11,12 @@ from safetensors.torch import load_file, save_file
 import golden
 from parity_rig import TEXTS, Rig, as_batch, error, text_loss
 
+# AdamW divides gradients by their size: with an epsilon near 0, one that is nearly 0 moves its weight
+# by a full step in a direction that rounding decides, and in one model of hundreds the loss shows it.
+# This one is far below most gradients here and far above their rounding.
+ADAM_EPSILON = 1e-4
+
+
 def check_adapters(rig: Rig) -> None:
     """Starts adapters of every kind with PEFT: ten steps of both, then PEFT opens the program's."""
     rng = random.Random(rig.seed)
@@ -68,11 +74,13 @@ def check_adapter(rig: Rig, name: str, tied: bool, storage: str, config: dict,
                 parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
     model.save_pretrained(begun)
     steps = rig.ten_steps(directory, output, "method=lora", f"adapter={begun}",
-                          f"storage={storage}", "lora_b_learning_rate_ratio=4")
+                          f"storage={storage}", "lora_b_learning_rate_ratio=4",
+                          f"adam_epsilon={ADAM_EPSILON}")
     model = PeftModel.from_pretrained(base(), begun, is_trainable=True,
                                       autocast_adapter_dtype=False).double()
     optimizer = create_loraplus_optimizer(model, torch.optim.AdamW, lr=golden.LEARNING_RATE,
-                                          loraplus_lr_ratio=4.0, betas=(0.9, 0.999), eps=1e-8)
+                                          loraplus_lr_ratio=4.0, betas=(0.9, 0.999),
+                                          eps=ADAM_EPSILON)
     batch = as_batch(rig.program.tokens(directory, rig.records))
     with golden.DoublePrecision():
         theirs = golden.train(model, batch, optimizer=optimizer)
@@ -119,13 +127,13 @@ def check_pissa(rig: Rig) -> None:
 
     # At a rank of half the width the program's subspace is the whole space, so its singular vectors are exact.
     steps = rig.ten_steps(directory, output, "method=lora", "lora_init=pissa", "lora_rank=32",
-                          "lora_alpha=4")
+                          "lora_alpha=4", f"adam_epsilon={ADAM_EPSILON}")
     config = LoraConfig(task_type="CAUSAL_LM", r=32, lora_alpha=4, target_modules="all-linear",
                         init_lora_weights="pissa")
     model = get_peft_model(base().float(), config).double()
     trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=golden.LEARNING_RATE, betas=(0.9, 0.999), eps=1e-8,
-                                  weight_decay=0)
+    optimizer = torch.optim.AdamW(trained, lr=golden.LEARNING_RATE, betas=(0.9, 0.999),
+                                  eps=ADAM_EPSILON, weight_decay=0)
     batch = as_batch(rig.program.tokens(directory, rig.records))
     with golden.DoublePrecision():
         theirs = golden.train(model, batch, optimizer=optimizer)
@@ -143,8 +151,7 @@ def check_pissa(rig: Rig) -> None:
             ours = other.base_layer.weight + other.get_delta_weight("default")
             worst = max(worst, (ours - trained).abs().max().item())
             moved = max(moved, (trained - other.base_layer.weight).abs().max().item())
-    # Where a gradient is nearly 0, AdamW takes full steps in a direction that rounding decides.
-    rig.report.line("pissa.10_steps.weights", worst / moved, 0.1,
+    rig.report.line("pissa.10_steps.weights", worst / moved, 1e-3,
                     "largest difference, of the largest that one moved")
     ours = rig.program.loss(rig.texts["prose"], f"model={directory}", f"adapter={output}")
     rig.report.line("pissa.opened", abs(ours - loss) / loss, 1e-5, f"loss {loss:.5f}")
@@ -165,7 +172,8 @@ def check_prompt(rig: Rig) -> None:
     config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=tokens,
                                 prompt_tuning_init="SAMPLE_VOCAB")
     get_peft_model(base().float(), config).save_pretrained(begun)
-    steps = rig.ten_steps(directory, output, "method=prompt", f"adapter={begun}")
+    steps = rig.ten_steps(directory, output, "method=prompt", f"adapter={begun}",
+                          f"adam_epsilon={ADAM_EPSILON}")
     # PEFT cannot continue to train a prompt that it has read.
     model = get_peft_model(base(), config).double()
     begin = load_file(begun / "adapter_model.safetensors")["prompt_embeddings"]
@@ -173,8 +181,8 @@ def check_prompt(rig: Rig) -> None:
         model.prompt_encoder["default"].embedding.weight.copy_(begin)
     batch = as_batch(rig.program.tokens(directory, rig.records))
     trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=golden.LEARNING_RATE, betas=(0.9, 0.999), eps=1e-8,
-                                  weight_decay=0)
+    optimizer = torch.optim.AdamW(trained, lr=golden.LEARNING_RATE, betas=(0.9, 0.999),
+                                  eps=ADAM_EPSILON, weight_decay=0)
     with golden.DoublePrecision():
         theirs = golden.train(AfterPrompt(model, tokens), batch, optimizer=optimizer)
     rig.same_steps("prompt", steps, theirs, loss=1e-5, grad_norm=1e-3)

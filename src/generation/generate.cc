@@ -153,11 +153,11 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
   const Stopwatch prefill;
   auto rest = prompt.subspan(static_cast<size_t>(options.cached));
   const auto piece = static_cast<size_t>(session.tokens_at_once());
-  for (; options.use_cache && rest.size() > piece; rest = rest.subspan(piece)) {
+  for (; rest.size() > piece; rest = rest.subspan(piece)) {
     session.logits(rest.first(piece), 1, true);
   }
   std::vector<int32_t> text(rest.begin(), rest.end());  // the input of the next logits
-  Tensor logits = session.logits(text, 1, options.use_cache);
+  Tensor logits = session.logits(text, 1, true);
   out.prefill_seconds = prefill.seconds();
   const Stopwatch decode;
   for (int64_t index = 0; index < options.max_new_tokens; ++index) {
@@ -173,9 +173,8 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
     const bool stopped = options.stop != nullptr && options.stop->load();
     // After the last token no logits are needed.
     if (stopped || index + 1 == options.max_new_tokens) break;
-    if (options.use_cache) text.clear();
-    text.push_back(id);
-    logits = session.logits(text, 1, options.use_cache);
+    text.assign(1, id);
+    logits = session.logits(text, 1, true);
     ++out.decoded;
   }
   out.decode_seconds = decode.seconds();

@@ -65,7 +65,6 @@ struct GenerationOptions {
   int64_t max_new_tokens = 0;
   std::vector<int32_t> end_tokens;
   int64_t vocab_size = 0;  // of the tokenizer; the model's may have rows without a token
-  bool use_cache = true;   // false: every token is computed again from the whole text
   int64_t cached = 0;      // tokens at the beginning of the prompt that the cache already holds
   const std::atomic<bool>* stop = nullptr;  // set: the answer ends with the present token
 };

@@ -31,7 +31,7 @@ Sample make_sample(const Example& example, const Tokenizer& tokenizer) {
 }  // namespace
 
 std::vector<Sample> choose_samples(const Dataset& data, const Tokenizer& tokenizer, int64_t count,
-                                   int64_t sequence_len) {
+                                   int64_t longest) {
   std::vector<Sample> samples;
   const int64_t records = data.size();
   const int64_t wanted = std::min(count, records);
@@ -41,21 +41,12 @@ std::vector<Sample> choose_samples(const Dataset& data, const Tokenizer& tokeniz
     for (int64_t record = begin; record < end; ++record) {
       Sample sample = make_sample(data.example(record), tokenizer);
       const auto length = static_cast<int64_t>(sample.prompt_ids.size());
-      if (length == 0 || length + kAnswerTokens > sequence_len) continue;
+      if (length == 0 || length + kAnswerTokens > longest) continue;
       samples.push_back(std::move(sample));
       break;
     }
   }
   return samples;
-}
-
-double answering_flops(const std::vector<Sample>& samples, int64_t parameters) {
-  double tokens = 0;
-  for (const Sample& sample : samples) {
-    const auto prompt = static_cast<double>(sample.prompt_ids.size());
-    tokens += kAnswerTokens * (prompt + kAnswerTokens / 2.0);
-  }
-  return 2.0 * static_cast<double>(parameters) * tokens;
 }
 
 std::string answer_sample(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
@@ -64,7 +55,6 @@ std::string answer_sample(Session& session, const ModelFiles& files, const Token
   options.max_new_tokens = kAnswerTokens;
   options.end_tokens = end_tokens(tokenizer, files);
   options.vocab_size = tokenizer.vocab_size();
-  options.use_cache = false;
   int64_t left = kAnswerTokens;
   const Generation answer = generate(session, sample.prompt_ids, options, [&](int32_t) {
     --left;

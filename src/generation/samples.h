@@ -12,8 +12,7 @@
 
 namespace jackscrew {
 
-// Length of the longest answer: enough to judge it. Without a cache each token costs a forward pass
-// over all tokens before it.
+// Length of the longest answer: enough to judge it.
 inline constexpr int64_t kAnswerTokens = 32;
 
 struct Sample {
@@ -24,15 +23,12 @@ struct Sample {
 
 // Up to `count` records, evenly spaced over the data set. The prompt is the tokens before the first
 // target or, if a text is trained throughout, its beginning. In place of a record whose prompt
-// leaves no room for an answer in `sequence_len`, one of those behind it is taken, or none.
+// leaves no room for an answer in `longest` tokens, one of those behind it is taken, or none.
 std::vector<Sample> choose_samples(const Dataset& data, const Tokenizer& tokenizer, int64_t count,
-                                   int64_t sequence_len);
+                                   int64_t longest);
 
-// The approximate FLOPs of answering all of them with a model of `parameters` parameters.
-double answering_flops(const std::vector<Sample>& samples, int64_t parameters);
-
-// The likeliest answer, computed without a cache; the session needs one row of logits. `progress`
-// gets kAnswerTokens in total; a shorter answer reports the rest at its end.
+// The likeliest answer; the session needs one row of logits and a cache. `progress` gets
+// kAnswerTokens in total; a shorter answer reports the rest at its end.
 std::string answer_sample(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
                           const Sample& sample, const ProgressCallback& progress);
 

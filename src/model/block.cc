@@ -180,8 +180,8 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
     context.ops.attention_forward(shape(batch.cu_seqlens, batch.cu_seqlens), q, k, saved.v,
                                   saved.attention, saved.lse, context.scratch);
   } else {
-    const Tensor keys = cache->keys[index_in_stage_].view();
-    const Tensor values = cache->values[index_in_stage_].view();
+    const Tensor keys = cache->keys[index_in_stage_];
+    const Tensor values = cache->values[index_in_stage_];
     put_into_cache(context.ops, k, saved.v, batch.positions, keys, values);
     context.ops.attention_forward(shape(batch.cu_seqlens, cache->cu_seqlens_k.view()), q, keys,
                                   values, saved.attention, saved.lse, context.scratch);

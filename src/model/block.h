@@ -44,9 +44,9 @@ struct BlockActivations {
 // Keys and values of the tokens so far of one sequence, for generation. What a block does with them
 // depends on nothing but what is on the device, so that the work of a token can be repeated.
 struct KvCache {
-  std::vector<OwnedTensor> keys, values;  // per block [capacity, kv_heads * head_dim]
-  OwnedTensor cu_seqlens_k;               // i32 [2], with the tokens of the batch
-  int64_t length = 0;                     // tokens held
+  std::vector<Tensor> keys, values;  // per block [capacity, kv_heads * head_dim]
+  OwnedTensor cu_seqlens_k;          // i32 [2], with the tokens of the batch
+  int64_t length = 0;                // tokens held
 };
 
 // The layers of a block; their parameters belong to the stage.

@@ -320,17 +320,14 @@ void Stage::restored(Context& context) const {
   for_all([&](const Parameter& parameter) { parameter.slot->restored(context); });
 }
 
-KvCache Stage::make_cache(Memory& memory, int64_t capacity) const {
+void Stage::place_cache(KvCache& cache, Arena& arena, int64_t capacity) const {
   const int64_t kv = config_.num_key_value_heads * config_.head_dim;
-  KvCache cache;
+  cache.keys.clear();
+  cache.values.clear();
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    cache.keys.emplace_back(memory, Purpose::kv_cache, types_.attention,
-                            std::initializer_list<int64_t>{capacity, kv});
-    cache.values.emplace_back(memory, Purpose::kv_cache, types_.attention,
-                              std::initializer_list<int64_t>{capacity, kv});
+    cache.keys.push_back(arena.tensor(types_.attention, {capacity, kv}));
+    cache.values.push_back(arena.tensor(types_.attention, {capacity, kv}));
   }
-  cache.cu_seqlens_k = OwnedTensor(memory, Purpose::kv_cache, DType::i32, {2});
-  return cache;
 }
 
 }  // namespace jackscrew

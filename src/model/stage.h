@@ -74,7 +74,8 @@ class Stage {
   // Call after states were overwritten from outside.
   void restored(Context& context) const;
 
-  KvCache make_cache(Memory& memory, int64_t capacity) const;
+  // Takes the keys and values of a cache for `capacity` tokens from `arena`, not initialised.
+  void place_cache(KvCache& cache, Arena& arena, int64_t capacity) const;
 
  private:
   // Makes the linear layer of a weight. `spec` is the weight as its product knows it: head_of() for

@@ -22,13 +22,6 @@ namespace jackscrew {
 
 namespace {
 
-// The work that is repeated, told apart by the first number of its key.
-constexpr int64_t kMicroBatch = 0, kUpdate = 1, kToken = 2;
-
-Tensor view_of(std::vector<int32_t>& values) {
-  return {values.data(), DType::i32, {static_cast<int64_t>(values.size())}};
-}
-
 // Whether all values of a weight are finite, as it is stored.
 bool is_finite(Context& context, const Weight& weight) {
   const Arena::Frame frame(context.scratch);
@@ -142,7 +135,14 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
         device_->shares_host_memory() ? *memory_ : *host_,
         exchanges ? std::accumulate(gradients.begin(), gradients.end(), int64_t{0}) : 0);
   }
-  if (use_.kv_tokens > 0) cache_ = stage_->make_cache(*memory_, use_.kv_tokens);
+  if (use.training && use.logits_rows > 0) use_.kv_tokens = answer_tokens(use, files.config);
+  if (use_.kv_tokens > 0) {
+    cache_.cu_seqlens_k = OwnedTensor(*memory_, Purpose::kv_cache, DType::i32, {2});
+    if (!use.training) {
+      cache_arena_ = make_arena(Purpose::kv_cache, &ArenaSizes::kv_cache);
+      stage_->place_cache(cache_, cache_arena_, use_.kv_tokens);
+    }
+  }
   if (use.logits_rows > 0) {
     logits_ = OwnedTensor(*memory_, Purpose::workspace, DType::f32,
                           {use.logits_rows, files.config.vocab_size});
@@ -439,60 +439,6 @@ void Session::read_weight(const Weight& weight, int64_t begin, int64_t end, cons
   const Tensor panel = scratch_.tensor(DType::f32, {end - begin, weight.cols()});
   weight.decode(*ops_, begin, end, panel);
   ops_->copy(out, panel);
-}
-
-void Session::keep_cached(int64_t tokens) {
-  if (tokens > cached_tokens()) {
-    fail(ErrorKind::generic, "{} tokens wanted of a cache of {}", tokens, cached_tokens());
-  }
-  cache_.length = tokens > 0 ? tokens + virtual_tokens() : 0;
-}
-
-Tensor Session::logits(std::span<const int32_t> ids, int64_t rows, bool use_cache) {
-  Tensor out;
-  const auto compute = [&] { out = compute_logits(ids, rows, use_cache); };
-  if (logits_listener_) {
-    logits_listener_(ids, rows, use_cache, compute);
-  } else {
-    compute();
-  }
-  return out;
-}
-
-Tensor Session::compute_logits(std::span<const int32_t> ids, int64_t rows, bool use_cache) {
-  const int64_t before = use_cache ? cache_.length : 0;
-  MicroBatch batch;
-  if (before == 0) batch.ids.assign(static_cast<size_t>(virtual_tokens()), 0);
-  batch.ids.insert(batch.ids.end(), ids.begin(), ids.end());
-  const int64_t tokens = batch.tokens();
-  if (use_cache && before + tokens > use_.kv_tokens) {
-    fail(ErrorKind::generic, "{} tokens in a cache for {}", before + tokens, use_.kv_tokens);
-  }
-  for (int64_t t = 0; t < tokens; ++t) batch.positions.push_back(narrow<int32_t>(before + t));
-  batch.cu_seqlens = {0, narrow<int32_t>(tokens)};
-  scratch_.reset();
-  Context run = context(false);
-  InFlight& flight = flights_.front();
-  flight.batch = flight.flight.upload(*ops_, batch, 0, 0);
-  if (use_cache) {
-    std::vector<int32_t> keys = {0, narrow<int32_t>(before + tokens)};
-    ops_->copy(cache_.cu_seqlens_k.view(), view_of(keys));
-  }
-  const Tensor out = logits_.view().rows(0, rows);
-  const auto work = [&] {
-    const Tensor hidden = pass_through(run, flight, use_cache ? &cache_ : nullptr);
-    if (use_.place.is_last()) stage_->logits(run, hidden.rows(tokens - rows, tokens), out);
-  };
-  if (use_cache && tokens == 1 && use_.place.is_whole()) {
-    // What differs from the token before has just been copied to the device.
-    ops_->repeat({kToken, graph_epoch_, rows}, work);
-  } else {
-    work();
-  }
-  if (use_cache) cache_.length += tokens;
-  peers_->return_to_first(*ops_, out, staged_logits_.view());
-  check_maps();
-  return out;
 }
 
 }  // namespace jackscrew

@@ -31,16 +31,21 @@ struct SessionUse {
   bool training = false;
   int64_t tokens = 0;         // most tokens of a micro-batch
   int64_t max_positions = 0;  // most positions of a sequence
-  int64_t kv_tokens = 0;      // capacity of the KV cache; 0: none
+  int64_t kv_tokens = 0;      // capacity of the KV cache; 0: none, or as answer_tokens() says
   int64_t logits_rows = 0;    // rows of logits asked for at once; 0: none
   Place place = {};
   bool compares = false;  // texts under two models, as they are stored
 };
 
+// The most tokens of a prompt and its answer in a training session that is asked for logits: its KV
+// cache lies where activations do while a step lasts, and is to take no more.
+int64_t answer_tokens(const SessionUse& use, const ModelConfig& config);
+
 // The arenas' capacities, found by rehearsing on the plan device.
 struct ArenaSizes {
   int64_t scratch = 0, stash = 0, staging = 0;
   int64_t gradients = 0;  // of the buffer that gradients share, with update=fused
+  int64_t kv_cache = 0;   // where nothing is trained; else it lies in the stash
 };
 
 // The outcome of a rehearsal.
@@ -182,7 +187,8 @@ class Session {
   double step_seconds_waited() const { return step_seconds_waited_; }
 
   // The logits of the last `rows` tokens of one sequence, f32 [rows, vocab], on the device, valid
-  // until the next call. With a cache, the tokens follow those already in it. All stages of a
+  // until the next call. With a cache, the tokens follow those already in it; in a training session
+  // a step or an evaluation overwrites them, and keep_cached(0) begins anew. All stages of a
   // replica must be asked at once; the first and the last have the logits.
   Tensor logits(std::span<const int32_t> ids, int64_t rows, bool use_cache);
   // Drops from the cache all but its first tokens. Throws Error(generic) where it holds fewer.
@@ -231,6 +237,8 @@ class Session {
   bool norm_counted_on_first_stage(const StateRef& state) const;
   bool begin_step(Context& run, int64_t step);
   void watch_gradients();
+  // The work that is repeated: the first number of its key.
+  static constexpr int64_t kMicroBatch = 0, kUpdate = 1, kToken = 2;
   Context context(bool training);
   void write_scalars(const StepScalars& scalars, int64_t bytes);
   StepScalars read_scalars();
@@ -267,6 +275,7 @@ class Session {
   std::unique_ptr<Stage> stage_;
   std::optional<GradientNorm> norm_;
   KvCache cache_;
+  Arena cache_arena_;  // of the cache where nothing is trained
   LogitsListener logits_listener_;
   OwnedTensor logits_;         // f32 [logits_rows, vocab]
   OwnedTensor staged_logits_;  // the same on the host, see InFlight

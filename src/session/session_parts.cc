@@ -184,6 +184,10 @@ bool Session::norm_counted_on_first_stage(const StateRef& state) const {
 Tensor Session::pass_through(Context& run, InFlight& flight, KvCache* cache) {
   peers_->wait(flight.stream_sent);
   flight.stash = flight.flight.begin(false, false);
+  if (cache != nullptr && use_.training) {
+    // At the beginning of the stash, where it was for the tokens before.
+    stage_->place_cache(*cache, *flight.stash.arena, use_.kv_tokens);
+  }
   const bool is_first = use_.place.is_first();
   Tensor input;
   if (!is_first) {

@@ -36,7 +36,9 @@ Traffic Session::rehearse_work() {
         std::span<const int32_t>(batch.ids).first(static_cast<size_t>(tokens_at_once()));
     logits(ids, use_.logits_rows, false);
     if (use_.kv_tokens > 0) {
-      logits(ids, use_.logits_rows, true);
+      keep_cached(0);
+      const int64_t cached = std::min(std::ssize(ids), use_.kv_tokens - virtual_tokens());
+      logits(ids.first(static_cast<size_t>(cached)), std::min(cached, use_.logits_rows), true);
       cache_.length = use_.kv_tokens - 1;
       logits(ids.first(1), 1, true);
     }
@@ -58,7 +60,8 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
       measuring.rehearse_work();
     }
     plan.arenas = {measuring.scratch_.high_water(), measuring.flights_.front().flight.stash_bytes(),
-                   measuring.staging_high_water_, measuring.shared_gradients_.high_water()};
+                   measuring.staging_high_water_, measuring.shared_gradients_.high_water(),
+                   measuring.cache_arena_.high_water()};
   }
   Session booked(recipe, files, use, &plan, true, recompute);
   for (const auto& parameter : booked.stage_->parameters()) {

@@ -212,6 +212,7 @@ void Crew::load(const SessionPlan& plan, const ProgressStyle& style) {
     in_common_work([&] {
       MessageWriter out = message(Command::logits);
       out.put(std::vector<int32_t>(ids.begin(), ids.end())).put(rows).put(use_cache);
+      if (use_cache) out.put(session_->cached_tokens());
       for (int stage = 1; stage < layout().stages; ++stage) send(layout().rank_of(0, stage), out);
       compute();
     });

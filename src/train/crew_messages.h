@@ -21,7 +21,7 @@ enum class Command : uint8_t {
   apply,              // weight decay
   result,             // also forgets a step that was not finite
   losses,             // batch; the last stages answer
-  logits,             // ids, rows, use of the cache
+  logits,             // ids, rows, use of the cache, tokens of it to keep
   list_states,        // answers
   read_state,         // name; answers with pieces, then an empty one
   write_state,        // name, size; pieces follow

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <tuple>
 
 #include "report/progress.h"
 #include "session/evaluate.h"
 #include "session/fingerprint.h"
+#include "session/plan.h"
 #include "train/output_dir.h"
 
 namespace jackscrew {
@@ -63,17 +65,27 @@ RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Token
     warn(fmt::format("{} of the {} held-out examples are in the training data too", leaked,
                      data.evaluation.size()));
   }
+  data.sample_tokens = answer_tokens(training_use(recipe), files.config) - virtual_tokens(recipe);
   data.samples = choose_samples(data.evaluation.size() > 0 ? data.evaluation : data.train,
-                                tokenizer, recipe.report_samples, options.sequence_len);
+                                tokenizer, recipe.report_samples, data.sample_tokens);
   return data;
 }
 
-std::string leave_out_slow_samples(RunData& data, double peak_flops, const ModelConfig& config) {
+std::string leave_out_slow_samples(RunData& data, double peak_flops, int64_t weight_bytes,
+                                   const ModelConfig& config) {
   constexpr double kLongest = 60;       // seconds
   constexpr double kShareOfPeak = 0.5;  // roughly what forward passes of short texts reach
+  constexpr double kBandwidth = 1e10;   // bytes per second, of a laptop's memory
   if (data.samples.empty() || peak_flops == 0.0) return {};
-  const double flops = answering_flops(data.samples, config.parameter_count());
-  const double seconds = flops / (kShareOfPeak * peak_flops);
+  const double flops = 2.0 * static_cast<double>(config.parameter_count());  // of a token
+  const double prompt_token = flops / (kShareOfPeak * peak_flops);           // seconds
+  const double answer_token =
+      std::max(prompt_token, static_cast<double>(weight_bytes) / kBandwidth);
+  double seconds = 0;
+  for (const Sample& sample : data.samples) {
+    seconds += static_cast<double>(sample.prompt_ids.size()) * prompt_token;
+    seconds += kAnswerTokens * answer_token;
+  }
   if (seconds <= kLongest) return {};
   const auto count = static_cast<int64_t>(data.samples.size());
   data.samples.clear();

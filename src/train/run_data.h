@@ -19,6 +19,7 @@ struct RunData {
   Dataset train;
   Dataset evaluation;  // empty: no evaluation
   std::vector<Sample> samples;
+  int64_t sample_tokens = 0;  // the most of a prompt and its answer
   RunInputs inputs;
 };
 
@@ -28,7 +29,9 @@ RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Token
                       const ProgressStyle& style, const fs::path& output_dir);
 
 // Drops the samples if their answers would take so long that they delay the run, and returns a line
-// for the user; else an empty one. `peak_flops` is the machine's, 0: unknown.
-std::string leave_out_slow_samples(RunData& data, double peak_flops, const ModelConfig& config);
+// for the user; else an empty one. `peak_flops` is the machine's, 0: unknown; `weight_bytes` are
+// read for every token of an answer.
+std::string leave_out_slow_samples(RunData& data, double peak_flops, int64_t weight_bytes,
+                                   const ModelConfig& config);
 
 }  // namespace jackscrew

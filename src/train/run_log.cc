@@ -128,9 +128,8 @@ void RunLog::introduce_data() {
                     counted(stats.too_long, "record"), run_.recipe.sequence_len));
   }
   if (run_.recipe.report_samples > 0 && run_.data.samples.empty()) {
-    say(fmt::format(
-        "samples   none in the report: no prompt leaves room for {} tokens in sequence_len={}",
-        kAnswerTokens, run_.recipe.sequence_len));
+    say(fmt::format("samples   none in the report: no prompt leaves room for {} more tokens in {}",
+                    kAnswerTokens, run_.data.sample_tokens));
   }
 }
 

@@ -102,7 +102,8 @@ class Trainer {
     if (first < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     log_->introduce(first, output);
     if (!recipe_.options.was_set("report_samples")) {
-      const std::string slow = leave_out_slow_samples(data_, log_->peak_flops(), files_.config);
+      const std::string slow = leave_out_slow_samples(
+          data_, log_->peak_flops(), plan_.weight_bytes * crew_->layout().stages, files_.config);
       if (!slow.empty()) say(slow);
     }
     if (first == 0) {

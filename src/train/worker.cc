@@ -155,7 +155,9 @@ class Worker {
   void logits(MessageReader& in) {
     const auto ids = in.get_vector<int32_t>();
     const auto rows = in.get<int64_t>();
-    session_->logits(ids, rows, in.get<bool>());
+    const auto use_cache = in.get<bool>();
+    if (use_cache) session_->keep_cached(in.get<int64_t>());
+    session_->logits(ids, rows, use_cache);
   }
 
   StateRef find_state(const std::string& name) {

@@ -126,6 +126,37 @@ TEST_P(GpuGeneration, ReplayedTokensAreThoseOfTheWholeText) {
   EXPECT_GT(model.counts().replayed, 0);
 }
 
+// The report's answers: their cache lies where a step leaves its activations.
+TEST_P(GpuGeneration, ATrainingSessionAnswersBetweenItsSteps) {
+  SKIP_WITHOUT_GPU();
+  std::vector<std::string> all = {"method=lora", "learning_rate=0", "device=cuda:0"};
+  for (const std::string& setting : settings()) all.push_back(setting);
+  const Recipe recipe = make_recipe(all);
+  const ModelFiles files = open_model(golden_path(model()).string());
+  const StepBatch batch = Golden(model()).batch();
+  SessionUse use = training_use(batch.tokens);
+  use.logits_rows = 1;
+  const SessionPlan plan = Session::rehearse(recipe, files, use);
+  Session session(recipe, files, use, plan);
+  const std::vector<int32_t> prompt = some_text(5);
+  const GenerationOptions options{
+      .sampling = {}, .max_new_tokens = 8, .end_tokens = {}, .vocab_size = 1 << 20};
+  const auto last_logits = [&] {
+    generate(session, prompt, options, [](int32_t) {});
+    const int32_t token = 7;
+    const Tensor on_device = session.logits(std::span(&token, 1), 1, true);
+    std::vector<float> out(static_cast<size_t>(on_device.size()));
+    session.ops().copy(Tensor(out.data(), DType::f32, {1, on_device.cols()}), on_device);
+    return out;
+  };
+  const std::vector<float> before = last_logits();
+  session.accumulate(batch, 0.0, 0);
+  session.update({});
+  EXPECT_EQ(last_logits(), before);
+  EXPECT_GT(session.ops().repeat_counts().replayed, 0);
+  EXPECT_EQ(session.memory().ledger().peak, plan.ledger.peak);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, GpuGeneration,
                          ::testing::Values("gqa_tied", "mistral", "qwen2_yarn", "qwen3",
                                            "gqa_tied storage=bf16 product=bf16",

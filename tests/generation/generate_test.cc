@@ -67,6 +67,46 @@ TEST_P(CacheTest, AnEndTokenEndsTheAnswer) {
   for (const int32_t id : generate(*session, prompt, options, ignore).ids) EXPECT_LT(id, 3);
 }
 
+// The report's answers: their cache lies where a step has its activations.
+TEST_P(CacheTest, ATrainingSessionAnswersBetweenItsSteps) {
+  const ModelFiles files = open_model(golden_path(GetParam()).string());
+  const std::vector<int32_t> prompt = {5, 17, 2, 40};
+  const GenerationOptions options{
+      .sampling = {}, .max_new_tokens = 12, .end_tokens = {}, .vocab_size = 1 << 20};
+  const Recipe recipe = make_recipe({"method=full", "learning_rate=0"});
+  const auto answer = [&](Session& session) {
+    return generate(session, prompt, options, [](int32_t) {}).ids;
+  };
+  const auto expected = answer(*make_session(recipe, files, generation_use(4, 12)));
+  const StepBatch batch = Golden(GetParam()).batch();
+  SessionUse use = training_use(batch.tokens);
+  use.logits_rows = 1;
+  const SessionPlan plan = Session::rehearse(recipe, files, use);
+  Session session(recipe, files, use, plan);
+  EXPECT_EQ(answer(session), expected);
+  session.accumulate(batch, 0.0, 0);
+  session.update({});
+  EXPECT_EQ(answer(session), expected);
+  session.evaluate(batch);
+  EXPECT_EQ(answer(session), expected);
+  EXPECT_EQ(session.memory().ledger().peak, plan.ledger.peak);
+}
+
+TEST_P(CacheTest, TakesNoMemoryOfATrainingSession) {
+  const ModelFiles files = open_model(golden_path(GetParam()).string());
+  SessionUse use = training_use(512);
+  for (const char* recompute : {"true", "false"}) {
+    const Recipe recipe =
+        make_recipe({"method=full", std::string("gradient_checkpointing=") + recompute});
+    use.logits_rows = 0;
+    const int64_t without = Session::rehearse(recipe, files, use).arenas.stash;
+    use.logits_rows = 1;
+    const int64_t alignment = 2 * files.config.num_hidden_layers * 64;
+    EXPECT_LE(Session::rehearse(recipe, files, use).arenas.stash, without + alignment);
+  }
+  EXPECT_GE(answer_tokens(use, files.config), 128);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, CacheTest,
                          ::testing::Values("gqa_tied", "mha_untied", "gqa_tied_rope_llama3", "odd",
                                            "mistral", "qwen2_yarn", "qwen3"),

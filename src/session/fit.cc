@@ -1,5 +1,7 @@
 #include "session/fit.h"
 
+#include <utility>
+
 #include "base/error.h"
 #include "base/process_memory.h"
 #include "base/text.h"
@@ -11,16 +13,9 @@ namespace {
 
 std::optional<Fit> fastest_of_method(const Recipe& recipe, const ModelFiles& files) {
   for (const Choice& choice : combinations(knobs_of(recipe))) {
-    Fit fit;
-    fit.settings = choice.settings;
-    try {
-      fit.recipe = with_settings(recipe, choice.settings);
-      fit.plan = Session::rehearse(fit.recipe, files, training_use(fit.recipe));
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::usage) throw;
-      continue;  // a combination that makes no sense for this model
-    }
-    if (fits(fit.recipe, fit.plan)) return fit;
+    auto changed = rehearse_with(recipe, files, choice.settings);
+    if (!changed || !fits(changed->recipe, changed->plan)) continue;
+    return Fit{std::move(changed->recipe), choice.settings, std::move(changed->plan)};
   }
   return std::nullopt;
 }

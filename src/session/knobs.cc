@@ -115,25 +115,29 @@ std::vector<Knob> all_knobs(const Recipe& recipe, const ModelFiles& files) {
   return knobs;
 }
 
-// nullopt when the changed run is refused (say, a storage that cannot be trained) or saves nothing.
-std::optional<Advice> try_settings(const Recipe& recipe, const ModelFiles& files,
-                                   const SessionPlan& plan, std::string settings,
-                                   std::string remark) {
+// What make() returns; nullopt where it throws Error(usage).
+template <class Make>
+auto unless_refused(const Make& make) -> std::optional<decltype(make())> {
   try {
-    const Recipe changed = with_settings(recipe, settings);
-    const SessionPlan now = Session::rehearse(changed, files, training_use(changed));
-    Advice advice{std::move(settings),
-                  std::move(remark),
-                  now.ledger.peak,
-                  now.host.peak,
-                  plan.ledger.peak - now.ledger.peak,
-                  plan.host.peak - now.host.peak};
-    if (advice.device_saving <= 0 && advice.host_saving <= 0) return std::nullopt;
-    return advice;
+    return make();
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::usage) return std::nullopt;
     throw;
   }
+}
+
+// nullopt when the changed run is refused or saves nothing.
+std::optional<Advice> try_settings(const Recipe& recipe, const ModelFiles& files,
+                                   const SessionPlan& plan, std::string settings,
+                                   std::string remark) {
+  const auto changed = rehearse_with(recipe, files, settings);
+  if (!changed) return std::nullopt;
+  const int64_t device = changed->plan.ledger.peak;
+  const int64_t host = changed->plan.host.peak;
+  Advice advice{std::move(settings),       std::move(remark),    device, host,
+                plan.ledger.peak - device, plan.host.peak - host};
+  if (advice.device_saving <= 0 && advice.host_saving <= 0) return std::nullopt;
+  return advice;
 }
 
 std::optional<Advice> try_together(const Recipe& recipe, const ModelFiles& files,
@@ -241,12 +245,16 @@ Recipe with_settings(const Recipe& recipe, std::string_view settings) {
 }
 
 std::optional<Recipe> with_allowed_settings(const Recipe& recipe, std::string_view settings) {
-  try {
-    return with_settings(recipe, settings);
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::usage) return std::nullopt;
-    throw;
-  }
+  return unless_refused([&] { return with_settings(recipe, settings); });
+}
+
+std::optional<ChangedRun> rehearse_with(const Recipe& recipe, const ModelFiles& files,
+                                        std::string_view settings) {
+  return unless_refused([&] {
+    Recipe changed = with_settings(recipe, settings);
+    SessionPlan plan = Session::rehearse(changed, files, training_use(changed));
+    return ChangedRun{std::move(changed), std::move(plan)};
+  });
 }
 
 std::vector<Advice> memory_advice(const Recipe& recipe, const ModelFiles& files,

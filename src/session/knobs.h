@@ -52,6 +52,15 @@ Recipe with_settings(const Recipe& recipe, std::string_view settings);
 // The same; nullopt where they contradict others.
 std::optional<Recipe> with_allowed_settings(const Recipe& recipe, std::string_view settings);
 
+// A run with some settings changed.
+struct ChangedRun {
+  Recipe recipe;
+  SessionPlan plan;
+};
+// nullopt where the settings contradict others, or the model (a storage that cannot be trained).
+std::optional<ChangedRun> rehearse_with(const Recipe& recipe, const ModelFiles& files,
+                                        std::string_view settings);
+
 // What find(recipe) gives, a std::optional of something with `settings`; where it gives nothing,
 // what it gives of the first of other_methods(), its settings beginning with the method.
 template <class Find>

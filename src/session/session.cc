@@ -135,7 +135,9 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
         device_->shares_host_memory() ? *memory_ : *host_,
         exchanges ? std::accumulate(gradients.begin(), gradients.end(), int64_t{0}) : 0);
   }
-  if (use.training && use.logits_rows > 0) use_.kv_tokens = answer_tokens(use, files.config);
+  if (use.training && use.logits_rows > 0) {
+    use_.kv_tokens = virtual_tokens() + answer_tokens(use, files.config, virtual_tokens());
+  }
   if (use_.kv_tokens > 0) {
     cache_.cu_seqlens_k = OwnedTensor(*memory_, Purpose::kv_cache, DType::i32, {2});
     if (!use.training) {

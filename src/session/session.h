@@ -39,7 +39,8 @@ struct SessionUse {
 
 // The most tokens of a prompt and its answer in a training session that is asked for logits: its KV
 // cache lies where activations do while a step lasts, and is to take no more.
-int64_t answer_tokens(const SessionUse& use, const ModelConfig& config);
+// `virtual_tokens` come before them.
+int64_t answer_tokens(const SessionUse& use, const ModelConfig& config, int64_t virtual_tokens);
 
 // The arenas' capacities, found by rehearsing on the plan device.
 struct ArenaSizes {

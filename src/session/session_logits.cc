@@ -17,7 +17,7 @@ Tensor view_of(std::vector<int32_t>& values) {
 
 }  // namespace
 
-int64_t answer_tokens(const SessionUse& use, const ModelConfig& config) {
+int64_t answer_tokens(const SessionUse& use, const ModelConfig& config, int64_t virtual_tokens) {
   // Numbers of f32 for each token. Backward needs the input of every block at least, where blocks
   // are recomputed. A cache has two rows for every block at most, beside the streams of a forward
   // pass.
@@ -26,7 +26,8 @@ int64_t answer_tokens(const SessionUse& use, const ModelConfig& config) {
   const int64_t kv = config.num_key_value_heads * config.head_dim;
   const int64_t cached = 2 * layers * kv + 2 * config.hidden_size;
   const int64_t as_activations = checked_mul(use.tokens, activations) / cached;
-  return std::min(use.max_positions, std::max(as_activations, kShortestCache));
+  return std::min(use.max_positions - virtual_tokens,
+                  std::max(as_activations - virtual_tokens, kShortestCache));
 }
 
 void Session::keep_cached(int64_t tokens) {

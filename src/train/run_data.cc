@@ -65,7 +65,7 @@ RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Token
     warn(fmt::format("{} of the {} held-out examples are in the training data too", leaked,
                      data.evaluation.size()));
   }
-  data.sample_tokens = answer_tokens(training_use(recipe), files.config) - virtual_tokens(recipe);
+  data.sample_tokens = answer_tokens(training_use(recipe), files.config, virtual_tokens(recipe));
   data.samples = choose_samples(data.evaluation.size() > 0 ? data.evaluation : data.train,
                                 tokenizer, recipe.report_samples, data.sample_tokens);
   return data;

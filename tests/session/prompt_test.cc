@@ -189,6 +189,22 @@ TEST_P(PromptTest, GeneratesFromItsPlace) {
   fs::remove_all(directory);
 }
 
+// The report's answers, whose cache lies where a step has its activations: the virtual tokens are
+// in it, however many.
+TEST_P(PromptTest, ATrainingSessionAnswersAfterALongPrompt) {
+  SessionUse use = training_use(512);
+  use.logits_rows = 1;
+  const auto run = make_session(make_recipe({"method=prompt", "prompt_tokens=400"}), files_, use);
+  const std::vector<int32_t> text = {8, 3, 22, 5, 11, 2};
+  const auto values = [&](std::span<const int32_t> ids, bool use_cache) {
+    const Tensor out = run->logits(ids, 1, use_cache);
+    return std::vector<float>(out.data<float>(), out.data<float>() + out.size());
+  };
+  const std::vector<float> whole = values(text, false);
+  values(std::span(text).first(5), true);
+  EXPECT_LE(relative_error(values(std::span(text).last(1), true).data(), whole), 1e-5);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, PromptTest, ::testing::Values("gqa_tied", "mha_untied"),
                          [](const auto& test) { return std::string(test.param); });
 

@@ -1,5 +1,5 @@
-// The one thread pool: OpenMP's. Work is cut into tasks that do not depend on the number of
-// threads, so results do not either.
+// The one thread pool: OpenMP's. Results do not depend on the number of threads: what a task
+// computes does not depend on how work is cut into tasks, or the cut does not on threads.
 #pragma once
 
 #include <omp.h>
@@ -15,9 +15,11 @@ namespace jackscrew {
 template <class Body>
 void parallel_for(int threads, int64_t tasks, const Body& body) {
   if (tasks <= 0) return;
-  const int team = static_cast<int>(tasks < threads ? tasks : threads);
+  if (tasks == 1) return body(int64_t{0}, 0);
   std::exception_ptr error;
-#pragma omp parallel for num_threads(team) schedule(dynamic, 1)
+  // Of all threads, even for fewer tasks: libgomp ends the threads that a smaller team leaves out,
+  // and starts them anew for the next.
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
   for (int64_t task = 0; task < tasks; ++task) {
     try {
       body(task, omp_get_thread_num());

@@ -22,18 +22,22 @@ namespace {
 // A tile of the result is one task. oneDNN is fastest where the result is dense (its brgemm path
 // needs that): then tiles are up to 256 rows of all columns, in c itself. Each tile packs b anew:
 // of a bf16 product at a depth of 2048 that is 15 % with 64 rows, 4 % with 256. So where they would
-// make less than 8 tasks, columns are cut before rows are, and a tile is computed apart from c. The
-// pass from there to c costs a fifth of a product over 512 terms, and under 1 % from 1024 on.
+// make less than 16 tasks, columns are cut before rows are, and a tile is computed apart from c.
+// The pass from there to c costs a fifth of a product over 512 terms, and under 1 % from 1024 on.
+// 16 tasks keep the cores of a desktop busy; on two cores 8 would take 2 % less time, and 32, or
+// rows of 32, cost 3 to 15 %.
 constexpr int64_t kRowTile = 256;
-constexpr int64_t kTasks = 8;
+constexpr int64_t kFewestRows = 64;
+constexpr int64_t kTasks = 16;
 constexpr int64_t kFewestColumns = 256;
 constexpr int64_t kDepthOfTilesApart = 1024;
 constexpr int64_t kWholeColumns = 2048;
 // Otherwise oneDNN packs both operands of every tile, which pays from 512 rows and 544 columns on.
 // On AVX2 it does without packing below that (1/m + 1/n >= 0.0038) and falls to 45 % where strides
-// are multiples of 2 KiB; 1088 columns cut into equal pieces never leave fewer than 544.
+// are multiples of 2 KiB. Pieces have twice as many columns, unless that makes too few tasks.
 constexpr int64_t kPackedRowTile = 512;
-constexpr int64_t kPackedColumns = 1088;
+constexpr int64_t kFewestPackedColumns = 544;
+constexpr int64_t kPackedColumns = 2 * kFewestPackedColumns;
 constexpr int64_t kAliasingStride = 512;  // f32 elements
 // Widened operands of a tile, 256 and 512 KiB, stay in L2.
 constexpr int64_t kWidenedRows = 256;
@@ -89,11 +93,15 @@ class Pieces {
   int64_t extent_, tile_, full_ = 0, grained_ = 0, rest_ = 0;
 };
 
-// The size of nearly equal pieces of at most `tile`, multiples of kGrain but for the last: for the
-// extents of weights.
-int64_t balanced_tile(int64_t extent, int64_t tile) {
-  const int64_t pieces = ceil_div(extent, tile);
+// The size of so many nearly equal pieces, multiples of kGrain but for the last: for the extents of
+// weights.
+int64_t equal_tile(int64_t extent, int64_t pieces) {
   return std::max(kGrain, round_up(ceil_div(extent, pieces), kGrain));
+}
+
+// The same of pieces of at most `tile`.
+int64_t balanced_tile(int64_t extent, int64_t tile) {
+  return equal_tile(extent, ceil_div(extent, tile));
 }
 
 struct Tile {
@@ -107,7 +115,12 @@ Tile choose_tile(IsaLevel isa, int64_t m, int64_t n, int64_t k, const Tensor& a,
   const bool aliased =
       !tb && (a.row_stride() % kAliasingStride == 0 || b.row_stride() % kAliasingStride == 0);
   const bool packed = isa == IsaLevel::v3 ? n > kPackedColumns || aliased : n > kWholeColumns;
-  if (packed) return {kPackedRowTile, balanced_tile(n, kPackedColumns), false};
+  if (packed) {
+    const int64_t most = std::max<int64_t>(1, n / kFewestPackedColumns);
+    const int64_t wanted =
+        std::max(ceil_div(n, kPackedColumns), ceil_div(kTasks, ceil_div(m, kPackedRowTile)));
+    return {kPackedRowTile, equal_tile(n, std::min(most, wanted)), false};
+  }
   Tile tile{kRowTile, n, false};
   const int64_t pieces = std::min(ceil_div(kTasks, ceil_div(m, kRowTile)), n / kFewestColumns);
   if (k >= kDepthOfTilesApart && pieces > 1) {
@@ -115,7 +128,7 @@ Tile choose_tile(IsaLevel isa, int64_t m, int64_t n, int64_t k, const Tensor& a,
     tile.apart = true;
   }
   const int64_t rows = ceil_div(m * ceil_div(n, tile.columns), kTasks);
-  tile.rows = std::min(kRowTile, round_up(rows, kGrain));
+  tile.rows = std::clamp(round_up(rows, kGrain), kFewestRows, kRowTile);
   return tile;
 }
 

@@ -4,7 +4,8 @@
 // cut into tiles by its shape alone, and a tile is computed by a single-threaded library call.
 //
 // Outside the booked memory, per thread: the scratchpads that oneDNN 2.6 asks for (at most 256 KiB
-// for the tiles used here) and, for bf16 on x86-64-v3 only, 1.25 MiB of widened tiles.
+// for the tiles used here), a tile that is computed apart from the result (at most 1 MiB) and, for
+// bf16 on x86-64-v3 only, 1.25 MiB of widened tiles.
 #pragma once
 
 #include <cstdint>

@@ -96,6 +96,9 @@ class TimedOps : public Ops {
   bool has_bf16() const override { return inner_->has_bf16(); }
   int64_t product_rows() const override { return inner_->product_rows(); }
   int64_t gradient_rows() const override { return inner_->gradient_rows(); }
+  bool multiplies_tokens_as_stored() const override {
+    return inner_->multiplies_tokens_as_stored();
+  }
   int64_t panel_bytes() const override { return inner_->panel_bytes(); }
   bool has_bf16_attention() const override { return inner_->has_bf16_attention(); }
   bool has_async_copy() const override { return inner_->has_async_copy(); }

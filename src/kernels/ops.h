@@ -95,6 +95,9 @@ class Ops {
   virtual int64_t product_rows() const { return 64; }
   // The same where the f32 gradient of the weight is read and written as well.
   virtual int64_t gradient_rows() const { return product_rows(); }
+  // Whether a bf16 product of a single token, too, should read a weight as it is stored, in f32. On
+  // a GPU the two kernels that convert x and y would cost more than it saves.
+  virtual bool multiplies_tokens_as_stored() const { return true; }
   // About how many bytes of a weight a product should decode at a time. On CPUs 16 MiB: at the
   // shapes of a 7B model a bf16 product over a bf16 weight reaches 80 % of its speed with panels of
   // 4 MiB, 88 % with 16 and 91 % with 32, and a panel is memory of the run.

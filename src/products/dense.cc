@@ -31,8 +31,8 @@ class DenseProduct : public Product {
   void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
                Accumulate accumulate) const override {
     const Weight& weight = use.weight;
-    if (multiplies_stored(a.x, weight)) {
-      weight.multiply(context.ops, a.x, y, accumulate, context.scratch);
+    if (multiplies_stored(context, a.x, weight)) {
+      multiply_stored(context, a.x, weight, y, accumulate);
       return;
     }
     for_panels(context, weight, use.ready, [&](const Tensor& panel, int64_t begin, int64_t end) {
@@ -43,7 +43,7 @@ class DenseProduct : public Product {
 
   void forward_onto(Context& context, const Operand& a, const LinearUse& use, const Tensor& addend,
                     const Tensor& y) const override {
-    if (multiplies_stored(a.x, use.weight)) {
+    if (multiplies_stored(context, a.x, use.weight)) {
       return Product::forward_onto(context, a, use, addend, y);
     }
     for_panels(context, use.weight, use.ready,
@@ -102,8 +102,23 @@ class DenseProduct : public Product {
 
  private:
   // Whether a weight is multiplied as it is stored: by a single token, which decoding would delay.
-  bool multiplies_stored(const Tensor& x, const Weight& weight) const {
-    return arithmetic_ == DType::f32 && x.rows() == 1 && weight.as_f32().empty();
+  bool multiplies_stored(const Context& context, const Tensor& x, const Weight& weight) const {
+    if (x.rows() != 1 || is_own_panel(weight)) return false;
+    return arithmetic_ == DType::f32 || context.ops.multiplies_tokens_as_stored();
+  }
+
+  static void multiply_stored(Context& context, const Tensor& x, const Weight& weight,
+                              const Tensor& y, Accumulate accumulate) {
+    const Arena::Frame frame(context.scratch);
+    const Tensor exact = converted(context, x, DType::f32);
+    if (y.dtype() == DType::f32) {
+      weight.multiply(context.ops, exact, y, accumulate, context.scratch);
+      return;
+    }
+    const Tensor sum = context.scratch.tensor(DType::f32, {1, y.cols()});
+    if (accumulate == Accumulate::yes) convert_to_f32(context.ops, y, sum);
+    weight.multiply(context.ops, exact, sum, accumulate, context.scratch);
+    convert_to_bf16(context.ops, sum, y);
   }
 
   // x [tokens, width] times a thin matrix [width, rank], in the product's arithmetic.

@@ -75,6 +75,7 @@ class CudaOps : public Ops {
   std::string level() const override { return gpu_.level; }
   bool plans_only() const override { return false; }
   bool has_bf16() const override { return true; }
+  bool multiplies_tokens_as_stored() const override { return false; }
   int64_t panel_bytes() const override { return kPanelBytes; }
   int64_t product_rows() const override { return kProductRows; }
   int64_t gradient_rows() const override { return kGradientRows; }
@@ -274,6 +275,7 @@ class CudaPlanOps : public PlanOps {
 
   std::string level() const override { return gpu_.level; }
   bool has_bf16() const override { return true; }
+  bool multiplies_tokens_as_stored() const override { return false; }
   int64_t panel_bytes() const override { return kPanelBytes; }
   int64_t product_rows() const override { return kProductRows; }
   int64_t gradient_rows() const override { return kGradientRows; }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/directory.h"
 #include "base/error.h"
 #include "base/map_guard.h"
 
@@ -220,18 +221,18 @@ namespace {
 
 // Whoever wrote the files, those that are mapped and linked included. Clean ones take no time.
 void sync_tree(const fs::path& directory) {
-  std::error_code error;
-  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
-    const fs::file_type type = at->symlink_status(error).type();
+  for (const fs::directory_entry& entry : entries_of(directory)) {
+    std::error_code error;
+    const fs::file_type type = entry.symlink_status(error).type();
+    if (error) fail(ErrorKind::generic, "cannot list {}: {}", directory.string(), error.message());
     if (type == fs::file_type::directory) {
-      sync_tree(at->path());
+      sync_tree(entry.path());
     } else if (type == fs::file_type::regular) {
-      const Descriptor file{::open(at->path().c_str(), O_RDONLY | O_CLOEXEC)};
-      if (file.fd < 0) fail_system(ErrorKind::generic, "open", at->path());
-      if (::fsync(file.fd) != 0) fail_system(ErrorKind::generic, "sync", at->path());
+      const Descriptor file{::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC)};
+      if (file.fd < 0) fail_system(ErrorKind::generic, "open", entry.path());
+      if (::fsync(file.fd) != 0) fail_system(ErrorKind::generic, "sync", entry.path());
     }
   }
-  if (error) fail(ErrorKind::generic, "cannot list {}: {}", directory.string(), error.message());
   sync_directory(directory);
 }
 

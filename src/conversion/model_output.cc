@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/directory.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/gguf.h"
@@ -56,12 +57,13 @@ ModelFormat format_of(const Recipe& recipe, const fs::path& target) {
 // Whether an entry of a model's directory is a part of a model.
 bool belongs_to_model(const fs::directory_entry& entry) {
   const fs::path name = entry.path().filename();
+  std::error_code ignored;
   if (name != fs::path(kToolTemplateFile).parent_path()) {
-    return is_result_file(name.string()) && !entry.is_directory();
+    return is_result_file(name.string()) && !entry.is_directory(ignored);
   }
-  if (!entry.is_directory()) return false;
-  return std::ranges::all_of(fs::directory_iterator(entry), [](const auto& inner) {
-    return inner.path().extension() == ".jinja" && !inner.is_directory();
+  if (!entry.is_directory(ignored)) return false;
+  return std::ranges::all_of(entries_of(entry.path()), [&](const fs::directory_entry& inner) {
+    return inner.path().extension() == ".jinja" && !inner.is_directory(ignored);
   });
 }
 
@@ -117,16 +119,12 @@ bool reads_from(const fs::path& source, const fs::path& directory) {
 }
 
 void remove_model(const fs::path& path) {
-  if (!fs::is_directory(fs::symlink_status(path))) {
-    fs::remove(path);
-    return;
+  std::error_code ignored;  // what cannot be looked at cannot be removed either
+  if (!fs::is_directory(fs::symlink_status(path, ignored))) return remove_tree(path);
+  for (const fs::directory_entry& entry : entries_of(path)) {
+    if (belongs_to_model(entry)) remove_tree(entry.path());
   }
-  std::vector<fs::path> parts;
-  for (const auto& entry : fs::directory_iterator(path)) {
-    if (belongs_to_model(entry)) parts.push_back(entry.path());
-  }
-  for (const fs::path& part : parts) fs::remove_all(part);
-  if (fs::is_empty(path)) fs::remove(path);
+  fs::remove(path, ignored);  // it may hold files of others
 }
 
 ModelOutput::ModelOutput(const Recipe& recipe, const std::string& command)

@@ -26,7 +26,7 @@ bool is_result_file(const std::string& name);
 bool reads_from(const fs::path& source, const fs::path& directory);
 
 // Removes a model's file, or of a directory what is a part of a model, and the directory if that
-// was all. Throws where the system refuses.
+// was all. Throws Error(generic) where the system refuses.
 void remove_model(const fs::path& path);
 
 // The recipe's output_dir or output: a Hugging Face directory or, with format=gguf or a name that

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/checked.h"
+#include "base/directory.h"
 #include "conversion/model_output.h"
 #include "conversion/result_texts.h"
 #include "formats/gguf_mixtures.h"
@@ -57,15 +58,11 @@ bool is_export(const fs::path& path) {
 
 // Removes the models that an earlier run has exported, and what it left half-written.
 void remove_exports(const fs::path& exports) {
-  std::vector<fs::path> models, unfinished;
-  std::error_code missing;
-  for (const auto& entry : fs::directory_iterator(exports, missing)) {
+  for (const fs::directory_entry& entry : entries_of(exports)) {
     const fs::path& path = entry.path();
-    if (is_export(path)) models.push_back(path);
-    if (path.extension() == kTemporarySuffix && is_export(path.stem())) unfinished.push_back(path);
+    if (is_export(path)) remove_model(path);
+    if (path.extension() == kTemporarySuffix && is_export(path.stem())) remove_tree(path);
   }
-  for (const fs::path& path : models) remove_model(path);
-  for (const fs::path& path : unfinished) fs::remove_all(path);
   std::error_code not_empty;
   fs::remove(exports, not_empty);
 }
@@ -73,18 +70,15 @@ void remove_exports(const fs::path& exports) {
 // Removes files that an earlier result has and this one does not: they would be read as part of
 // this one.
 void remove_others(const fs::path& result, const fs::path& from) {
-  std::vector<fs::path> others;
-  for (const auto& entry : fs::directory_iterator(from)) {
+  std::error_code ignored;  // what cannot be looked at is no file of a result
+  const auto remove_unless_new = [&](const fs::path& name) {
+    if (!fs::exists(result / name, ignored)) remove_tree(from / name);
+  };
+  for (const fs::directory_entry& entry : entries_of(from)) {
     const fs::path name = entry.path().filename();
-    if (is_result_file(name.string()) && entry.is_regular_file() && !fs::exists(result / name)) {
-      others.push_back(entry.path());
-    }
+    if (is_result_file(name.string()) && entry.is_regular_file(ignored)) remove_unless_new(name);
   }
-  for (const char* name : {kDefaultTemplateFile, kToolTemplateFile}) {
-    if (!fs::exists(result / name)) others.push_back(from / name);
-  }
-  for (const fs::path& path : others) fs::remove(path);
-  remove_exports(exports_directory(from));
+  for (const char* name : {kDefaultTemplateFile, kToolTemplateFile}) remove_unless_new(name);
 }
 
 // Moves the files of a finished directory into place, the weights last: whoever sees them sees a
@@ -127,6 +121,8 @@ void export_result(ResultSource& source, const ModelFiles& files, const Tokenize
     directory.commit();
   }
   write_texts(tokenizer_texts(files, tokenizer, format), beside);
+  // First, so that where they cannot be removed the result that they are of stays whole.
+  remove_exports(exports_directory(output_dir));
   remove_others(beside, output_dir);
   move_files(beside, output_dir);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/checked.h"
+#include "base/directory.h"
 #include "base/file.h"
 #include "base/half.h"
 #include "base/philox.h"
@@ -161,6 +162,19 @@ class FileTest : public ::testing::Test {
   }
   fs::path directory_;
 };
+
+TEST_F(FileTest, WhatCannotBeRemovedIsAnErrorOfOurs) {
+  fs::create_directories(directory_ / "a/b");
+  EXPECT_EQ(entries_of(directory_ / "a").size(), 1u);
+  remove_tree(directory_ / "a");
+  remove_tree(directory_ / "a");
+  EXPECT_TRUE(entries_of(directory_ / "a").empty());
+  // Nobody may, root included.
+  expect_message(ErrorKind::generic,
+                 "cannot remove /proc/version: ", [] { remove_tree("/proc/version"); });
+  expect_message(ErrorKind::generic,
+                 "cannot list /proc/version: ", [] { entries_of("/proc/version"); });
+}
 
 TEST_F(FileTest, MapsAndNamesWhatIsMissing) {
   write_text_atomic(directory_ / "a", "hello");

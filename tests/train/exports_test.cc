@@ -8,6 +8,7 @@
 #include "report/event_log.h"
 #include "tests/cli/expect_refused.h"
 #include "tests/support/ranks.h"
+#include "tests/support/small_disk.h"
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -126,6 +127,32 @@ TEST_F(SlowExports, LeaveFilesOfOthers) {
   run_text("run", settings + "max_steps=4");
   EXPECT_FALSE(exists("run/exports/model-f32") || exists("run/exports/model-q8_0.gguf"));
   EXPECT_EQ(tiny_.text("run/exports/mine/notes.txt"), "mine");
+}
+
+// The steps are not lost over it, nor is the result that stands there.
+TEST_F(SlowExports, ThatCannotBeRemovedLeaveACheckpoint) {
+  run_text("run", lora("save_steps=0"));
+  const std::string first = tiny_.text("run/adapter_model.safetensors");
+  const std::string anew = lora("save_steps=0 seed=3 ");
+  {
+    // A directory that something is mounted at cannot be removed.
+    const SmallDisk mounted(tiny_.path("run/exports/model-q8_0.gguf.jackscrew-part"), "1m");
+    SKIP_UNLESS_MOUNTED(mounted);
+    const Outcome refused = run(tiny_.train("run", anew + "overwrite=true") + " 2>&1");
+    EXPECT_EQ(refused.exit_code, 1) << refused.out;
+    for (const char* words :
+         {"the result is not written: cannot remove ", "exports/model-q8_0.gguf",
+          "run the same command again without overwrite=true to continue"}) {
+      EXPECT_NE(refused.out.find(words), std::string::npos) << refused.out;
+    }
+    EXPECT_TRUE(exists("run/checkpoint-2"));
+    EXPECT_TRUE(first == tiny_.text("run/adapter_model.safetensors"));
+  }
+  run_text("run", anew);
+  run_text("whole", anew);
+  EXPECT_TRUE(tiny_.text("whole/adapter_model.safetensors") ==
+              tiny_.text("run/adapter_model.safetensors"));
+  EXPECT_FALSE(exists("run/exports"));
 }
 
 TEST_F(SlowExports, AreRefusedBeforeTraining) {

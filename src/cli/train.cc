@@ -63,16 +63,16 @@ int serve_or_end_all(Transport& transport, const std::optional<Error>& wrong_arg
         fmt::format("rank {} on {}", transport.rank(), transport.host(transport.rank()));
     return report_error(fmt::format("{}: {}", whose, what), hint, static_cast<int>(kind));
   };
-  int exit_code = 0;
   try {
     if (wrong_arguments) throw Error(*wrong_arguments);
     return serve(transport);
   } catch (const std::exception& exception) {
     const Error error = error_of(exception);
-    exit_code = report(error.what(), error.hint(), error.kind());
+    const int exit_code = report(error.what(), error.hint(), error.kind());
+    // While the exception lives, and with it what messages are sent from.
+    transport.abort(exit_code);
+    return exit_code;  // not reached; GCC does not see that, as the function is virtual
   }
-  transport.abort(exit_code);
-  return exit_code;  // not reached; GCC does not see that, as the function is virtual
 }
 
 // Whether two values of an option say the same, lists in any order.

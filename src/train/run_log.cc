@@ -348,6 +348,11 @@ void RunLog::put_back(const fs::path& output) {
   write_or_warn("recipe.yaml", [&] { write_text_atomic(recipe, run_.recipe.to_yaml()); });
 }
 
+void RunLog::failed(int64_t step, const std::string& what, double loss) {
+  events_.write(EventKind::warn, std::max(step, events_.last_step()),
+                JsonObject().add("message", what).add("loss", loss));
+}
+
 void RunLog::saved(int64_t step, const fs::path& checkpoint) {
   put_back(checkpoint.parent_path());
   events_.write(EventKind::save, step, JsonObject().add("path", checkpoint.string()));

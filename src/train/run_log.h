@@ -55,9 +55,9 @@ class RunLog {
   void evaluated(int64_t step, double loss, double perplexity, int64_t tokens);
   void answered(int64_t step, size_t index, const Sample& sample, const std::string& answer);
   void saved(int64_t step, const fs::path& checkpoint);
-  void event(EventKind kind, int64_t step, const JsonObject& fields) {
-    events_.write(kind, step, fields);
-  }
+  // Why the run ends after a step. Others may have been logged since it: nothing waits for the
+  // device until then.
+  void failed(int64_t step, const std::string& what, double loss);
   void event(int64_t step, const LearnerEvent& event) {
     events_.write(event.name.c_str(), step, event.fields);
   }

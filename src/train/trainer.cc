@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iostream>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -224,21 +225,21 @@ class Trainer {
     wait_for_result();
     const Stopwatch watch;
     struct Stopped {};
-    const auto check = [this] {
-      // Other ranks would wait for the rest of a batch.
-      if (has_begun_ && stop_requested() && !is_in_common_work()) throw Stopped();
+    ProgressStyle style = console_.style;
+    style.check = [this] {
+      // Within a batch other ranks would wait for the rest of it.
+      if (!stop_requested() || is_in_common_work()) return;
+      if (!has_begun_) stop_before_the_first_step();
+      throw Stopped();
     };
     const ScoreBatch score = [&](const StepBatch& batch, const ProgressCallback& progress) {
-      check();
-      return crew_->evaluate(batch, [&](int64_t tokens) {
-        progress(tokens);
-        check();
-      });
+      style.check();
+      return crew_->evaluate(batch, progress);
     };
     EvalResult result;
     try {
       result = evaluate(score, data_.evaluation, crew_->use().tokens,
-                        crew_->session().virtual_tokens(), console_.style);
+                        crew_->session().virtual_tokens(), style);
     } catch (const Stopped&) {
       return false;
     }
@@ -370,7 +371,7 @@ class Trainer {
   }
 
   [[noreturn]] void fail_non_finite(int64_t step, double loss, const std::string& what) {
-    log_->event(EventKind::warn, step, JsonObject().add("message", what).add("loss", loss));
+    log_->failed(step, what, loss);
     std::string hint = step == 0 ? "the model's weights are damaged, or too large for this product"
                                  : "lower learning_rate or lengthen the warm-up";
     if (!checkpoint_.empty())
@@ -473,18 +474,18 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
   recipe.options.require("model", "train");
   recipe.options.require("data", "train");
   recipe.options.require("output_dir", "train");
-  std::optional<Trainer> trainer;
+  std::shared_ptr<Trainer> trainer;
   const auto in_common_work = [&] { return trainer && trainer->is_in_common_work(); };
   try {
-    trainer.emplace(of_rank(recipe, 0), console, transport);
+    trainer = std::make_shared<Trainer>(of_rank(recipe, 0), console, transport);
     trainer->run();
   } catch (const std::exception& exception) {
     const Error error = error_of(exception);
-    if (in_common_work()) throw RanksLost(error);
+    if (in_common_work()) throw RanksLost(error, trainer);
     try {
       dismiss(transport, error.exit_code());
     } catch (const Error&) {  // the first error says more
-      throw RanksLost(error);
+      throw RanksLost(error, trainer);
     }
     throw;
   }

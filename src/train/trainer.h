@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstdio>
+#include <memory>
+#include <utility>
 
 #include "parallel/transport.h"
 #include "recipe/recipe.h"
@@ -25,10 +27,15 @@ struct TrainConsole {
 inline constexpr const char* kSaveTrigger = "checkpoint.save";
 
 // An error within work that other ranks share: they wait for this rank and cannot be told. Whoever
-// catches it must abort() the transport.
+// catches it must abort() the transport while the error lives: it holds this rank's part of the
+// run, from whose memory messages may still be on their way.
 class RanksLost : public Error {
  public:
-  explicit RanksLost(const Error& error) : Error(error) {}
+  RanksLost(const Error& error, std::shared_ptr<const void> run)
+      : Error(error), run_(std::move(run)) {}
+
+ private:
+  std::shared_ptr<const void> run_;
 };
 
 // Trains as the recipe says. Leaves in output_dir: checkpoints, train_log.jsonl, TensorBoard

@@ -1,6 +1,7 @@
 #include "train/worker.h"
 
 #include <functional>
+#include <memory>
 #include <optional>
 
 #include "base/process_memory.h"
@@ -11,6 +12,7 @@
 #include "session/loading.h"
 #include "train/crew.h"
 #include "train/opening.h"
+#include "train/trainer.h"
 
 namespace jackscrew {
 
@@ -241,7 +243,12 @@ class Worker {
 }  // namespace
 
 int serve(Transport& transport) {
-  return Worker(transport).serve();
+  const auto worker = std::make_shared<Worker>(transport);
+  try {
+    return worker->serve();
+  } catch (const std::exception& exception) {
+    throw RanksLost(error_of(exception), worker);
+  }
 }
 
 }  // namespace jackscrew

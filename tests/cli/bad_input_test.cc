@@ -141,6 +141,14 @@ TEST_F(SlowBadInput, NotFinite) {
   EXPECT_EQ(line.find("step 6"), std::string::npos);
   expect_refused(run(tiny_.train("seldom", hot + "save_steps=0 logging_steps=6") + kErrorsOnly), 6,
                  {line});
+  // Or after steps that a learner has logged.
+  expect_refused(
+      run(tiny_.train("rotary",
+                      "method=rotary active_params=50% steps_per_rotation=3 logging_steps=10 "
+                      "learning_rate=1e30 max_steps=20") +
+          kErrorsOnly),
+      6, {"not finite", "lower learning_rate"});
+  EXPECT_EQ(tiny_.events("rotary").back()["event"], "warn");
   // The last step is applied, its gradients being finite, and carries the weights out of range.
   expect_refused(run(tiny_.train("last",
                                  "method=full learning_rate=1e39 warmup_steps=0 max_steps=1 "

@@ -6,10 +6,12 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/process_memory.h"
 #include "tests/support/golden.h"
 #include "tests/support/tiny_run.h"
 #include "train/trainer.h"
@@ -42,18 +44,18 @@ inline void train_on_ranks(const std::string& text, int ranks, const LinkModel& 
       }
     });
   }
-  std::exception_ptr failure;
+  std::optional<Error> failure;
   try {
     train(recipe, console, transports[0].get());
-  } catch (...) {
-    failure = std::current_exception();
+  } catch (const std::exception& exception) {
+    failure = error_of(exception);
     try {
       transports[0]->abort(1);
     } catch (const Error&) {
     }
   }
   for (std::thread& thread : threads) thread.join();
-  if (failure) std::rethrow_exception(failure);
+  if (failure) throw Error(*failure);
 }
 
 // What a run leaves that any number of ranks must leave, by name: its files but those that tell of

@@ -139,6 +139,29 @@ TEST_F(SlowRanksProgram, RankZeroStopsAllOfThem) {
   expect_same_result("run", "whole");
 }
 
+// Within a batch of the evaluation that comes first, whose tensors are on their way from rank 0.
+TEST_F(SlowRanksProgram, AStopBeforeTheFirstStepEndsAll) {
+  std::string many;
+  for (int i = 0; i < 10000; ++i) many += TinyRun::record("Say a number", std::string(60, '7'));
+  const std::string settings =
+      "method=full max_steps=2 pipeline_stages=2 micro_batch_size=32 "
+      "eval_data=" +
+      tiny_.file("many.jsonl", many);
+  for (int stops = 0; stops < 3; ++stops) {
+    RanksChild child = start(2, "run", settings);
+    const auto processes = child.processes(2);
+    ASSERT_TRUE(reaches(child, "warm-up"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(30 * stops));
+    ::kill(processes.at(0), SIGTERM);
+    EXPECT_EQ(child.wait(), 130) << tiny_.text("said");
+    EXPECT_EQ(count_of(tiny_.text("said"), "stopped before the first step"), 1)
+        << tiny_.text("said");
+    EXPECT_EQ(count_of(tiny_.text("said"), "Signal: "), 0) << tiny_.text("said");
+    EXPECT_TRUE(RanksChild::all_gone(processes));
+  }
+  EXPECT_TRUE(tiny_.events("run", "step").empty());
+}
+
 // mpirun sends signals to all ranks; what they mean is rank 0's to say.
 TEST_F(SlowRanksProgram, OthersLeaveSignalsToRankZero) {
   must_train(1, "whole", std::string(kLong) + "max_steps=100");

@@ -50,12 +50,14 @@ std::string listed(const std::vector<int64_t>& numbers) {
   const int replicas = ranks / stages;
   throw Error(
       ErrorKind::usage,
-      fmt::format("{} {} {} of the model, over which {} lanes (data_parallel) cannot be divided: "
-                  "each needs 1, 2, 4, 8 ... of them",
+      fmt::format("{} {} {} of the model, over which {} (data_parallel) cannot be divided: each "
+                  "needs 1, 2, 4, 8 ... of them",
                   counted(ranks, "rank"), ranks == 1 ? "has" : "have",
-                  counted(replicas, "copy", "copies"), lanes),
-      fmt::format("start one of {} ranks (plan takes ranks={}), or set data_parallel={}",
-                  listed(would_do), would_do.front(), replicas));
+                  counted(replicas, "copy", "copies"), counted(lanes, "lane")),
+      fmt::format("start {} (plan takes ranks={}), or set data_parallel={}",
+                  would_do.size() > 1 ? fmt::format("one of {} ranks", listed(would_do))
+                                      : counted(would_do.front(), "rank"),
+                  would_do.front(), replicas));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "recipe/recipe_file.h"
+#include "recipe/record_options.h"
 
 namespace jackscrew {
 
@@ -61,7 +62,9 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
     warnings.push_back(change.text(kCheckpointTime) + kGoesOn);
   }
   const bool other_data = std::ranges::any_of(changes, [](const OptionChange& change) {
-    return change.name == "data" || change.name == "max_samples";
+    return change.name == "data" || change.name == "max_samples" ||
+           std::ranges::find(record_options(), change.name, &OptionSpec::name) !=
+               record_options().end();
   });
   // What has another content under the same name goes unnoticed, unless asked for.
   const auto refuse_unless_named = [&](ErrorKind kind, const std::string& what,

@@ -70,8 +70,14 @@ std::string train_on(const fs::path& output) {
 
 constexpr const char* kAnew = "overwrite=true starts over and replaces it";
 
+// Whether an option says how long a run is, and nothing else of it.
+bool is_length(const std::string& option) {
+  return option == "max_steps" || option == "num_train_epochs" ||
+         option == "early_stopping_patience";
+}
+
 // Returns a value if this recipe's run has ended and nothing is left to do, nullopt if it may
-// continue. Throws where the result is another run's.
+// continue: where it is the same run, only longer. Throws where the result is another run's.
 std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& ended,
                                         const fs::path& checkpoint, int64_t total_steps,
                                         const RunInputs& inputs) {
@@ -79,18 +85,22 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
   const fs::path its_end = checkpoint_path(output, ended.step);
   const bool can_go_on = fs::exists(its_end);
   std::vector<std::string> changes;
+  bool is_same_run = true;  // but for its length
   if (fs::exists(output / "recipe.yaml")) {
     for (const OptionChange& change : changed_options(output, recipe.options)) {
       changes.push_back(change.text("then"));
+      if (!is_length(change.name)) is_same_run = false;
     }
   } else {
     changes.emplace_back("its recipe.yaml is missing");
+    is_same_run = false;
   }
   ErrorKind kind = ErrorKind::usage;
   const auto compare = [&](const char* what, const std::string& then, const std::string& now,
                            ErrorKind kind_of_it) {
     if (then.empty() || then == now) return;
-    if (changes.empty()) kind = kind_of_it;
+    if (is_same_run) kind = kind_of_it;
+    is_same_run = false;
     changes.push_back(fmt::format("the {} {} then and {} now", what, then, now));
   };
   compare("data were", ended.inputs.data, inputs.data, ErrorKind::data);
@@ -100,18 +110,19 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
                                                 : "give a larger max_steps or num_train_epochs";
     return FinishedRun{ended.step, can_go_on ? more : train_on(output)};
   }
-  if (!checkpoint.empty() && is_same_file(checkpoint, its_end) && total_steps > ended.step) {
-    return std::nullopt;
-  }
+  const bool from_its_end = !checkpoint.empty() && is_same_file(checkpoint, its_end);
+  if (is_same_run && from_its_end && total_steps > ended.step) return std::nullopt;
   throw Error(
       kind,
       fmt::format("output_dir {} holds the result of a finished run of {}: {}", output.string(),
                   counted(ended.step, "step"), fmt::join(changes, ", ")),
       fmt::format("give another output_dir; {}{}", kAnew,
-                  can_go_on ? "; with all of it as it was, a larger max_steps continues from its "
-                              "end"
-                            : fmt::format("; it left no {} to continue from: {}",
-                                          its_end.filename().string(), train_on(output))));
+                  can_go_on
+                      ? fmt::format(", or with resume={} goes on from its end; with all of it "
+                                    "as it was, a larger max_steps does so by itself",
+                                    its_end.string())
+                      : fmt::format("; it left no {} to continue from: {}",
+                                    its_end.filename().string(), train_on(output))));
 }
 
 // The step of a checkpoint that can be used as far as its small files tell. Throws Error.
@@ -146,11 +157,13 @@ int64_t step_of(const fs::path& checkpoint, const Recipe& recipe) {
   }
 }
 
-// The lanes of the run in output_dir, if there is one to continue: with the same lanes the bits are
-// the same, whatever the number of ranks.
+// The lanes of the run in output_dir, if there is one to continue, or it has ended: with the same
+// lanes the bits are the same, whatever the number of ranks.
 std::optional<std::string> lanes_before(const Recipe& recipe) {
-  const fs::path path = fs::path(recipe.output_dir) / "recipe.yaml";
+  const fs::path output = recipe.output_dir;
+  const fs::path path = output / "recipe.yaml";
   if (recipe.overwrite || recipe.resume == "never" || !fs::exists(path)) return std::nullopt;
+  if (list_checkpoints(output).empty() && !has_result(output)) return std::nullopt;
   try {
     for (const Assignment& assignment : read_recipe_file(path)) {
       if (assignment.name == "data_parallel" && parse_int(assignment.text)) return assignment.text;

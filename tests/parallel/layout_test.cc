@@ -59,6 +59,12 @@ TEST(Layout, RefusalsSayWhichNumbersWouldDo) {
             "start one of 6, 12, 24 ranks (plan takes ranks=6), or set data_parallel=8");
   for (const int ranks : {6, 12, 24}) EXPECT_EQ(Layout::of(ranks, 2, 12).lanes, 12);
   EXPECT_EQ(Layout::of(16, 2, 8).lanes, 8);
+
+  const std::string one = error_of(ErrorKind::usage, [] { Layout::of(2, 1, 1); });
+  EXPECT_EQ(message_of(one),
+            "2 ranks have 2 copies of the model, over which 1 lane (data_parallel) cannot be "
+            "divided: each needs 1, 2, 4, 8 ... of them");
+  EXPECT_EQ(hint_of(one), "start 1 rank (plan takes ranks=1), or set data_parallel=2");
 }
 
 TEST(Layout, NonsenseIsRefused) {

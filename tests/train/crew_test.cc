@@ -9,8 +9,10 @@
 
 #include "formats/safetensors.h"
 #include "session/rank_plan.h"
+#include "tests/support/errors.h"
 #include "tests/support/paths.h"
 #include "tests/support/tiny_run.h"
+#include "train/run_start.h"
 
 namespace jackscrew {
 namespace {
@@ -175,6 +177,25 @@ TEST(SlowCrew, AnyNumberOfRanksGoesOn) {
   for (const char* file : {"model.safetensors", "checkpoint-6/state.safetensors"}) {
     EXPECT_TRUE(tiny.text(std::string("whole/") + file) == tiny.text(std::string("parts/") + file))
         << file;
+  }
+}
+
+// A run that left nothing to go on with leaves no lanes either.
+TEST(Crew, LanesAreThoseOfWhatCanGoOn) {
+  const TinyRun tiny("crew_lanes");
+  fs::create_directories(tiny.path("out"));
+  tiny.file("out/recipe.yaml", "data_parallel: 1\n");
+  const auto lanes = [&](const std::string& more) {
+    const std::string settings = "output_dir=" + tiny.path("out").string() + more;
+    return with_lanes(make_recipe(settings_of(tiny.settings(settings))), 2).data_parallel;
+  };
+  EXPECT_EQ(lanes(""), 2);
+  const std::string inherited = "2 copies of the model, over which 1 lane (data_parallel)";
+  for (const char* left : {"checkpoint-2", "adapter_model.safetensors"}) {
+    fs::create_directories(tiny.path("out") / left);
+    expect_message(ErrorKind::usage, inherited, [&] { lanes(""); });
+    EXPECT_EQ(lanes(" overwrite=true"), 2);
+    fs::remove(tiny.path("out") / left);
   }
 }
 

@@ -133,6 +133,15 @@ TEST(SlowResult, ARunThatLostPatienceSaysHowToGoOn) {
   const Outcome again = run(tiny.train("out", settings) + " 2>&1");
   EXPECT_EQ(again.exit_code, 0) << again.out;
   EXPECT_TRUE(says(again, "to continue, give a larger early_stopping_patience")) << again.out;
+  // Steps that are left are no leave to take another recipe for them.
+  const auto before = contents(tiny.path("out"));
+  const Outcome other = run(tiny.train("out", settings + " learning_rate=0.02") + " 2>&1");
+  EXPECT_EQ(other.exit_code, 2) << other.out;
+  EXPECT_TRUE(says(other, "learning_rate was 0.05 then and is 0.02 now")) << other.out;
+  EXPECT_UNCHANGED(tiny, before);
+  const size_t steps = tiny.losses("out").size();
+  tiny.must_train("out", settings + " early_stopping_patience=2");
+  EXPECT_GT(tiny.losses("out").size(), steps);
 }
 
 // Neither the step nor anything else of checkpoint.json is believed that was not saved so.

@@ -286,9 +286,10 @@ TEST(SlowResumeRules, AChangedRecipeIsNamedWhereTheResultDependsOnIt) {
            " now; continuing with the new value\n";
   };
   const std::string changed = "max_steps=6 learning_rate=3e-05 packing=false lora_alpha=3 ";
-  EXPECT_EQ(said(changed), line("packing", "true", "false") + line("max_steps", "4", "6") +
-                               line("learning_rate", "0.0001", "3e-05") +
-                               line("lora_alpha", "auto", "3"));
+  const std::string replacing = " overwrite=true resume=" + tiny.path("out/checkpoint-4").string();
+  EXPECT_EQ(said(changed + replacing),
+            line("packing", "true", "false") + line("max_steps", "4", "6") +
+                line("learning_rate", "0.0001", "3e-05") + line("lora_alpha", "auto", "3"));
   // Now it is the recipe of the newest checkpoint.
   EXPECT_EQ(said(changed), "");
 }
@@ -299,6 +300,7 @@ TEST(SlowResumeRules, AChangedGapOfGaloreHolds) {
   const std::string settings =
       "method=galore max_steps=12 save_steps=4 logging_steps=1 stagger_refreshes=false ";
   tiny.must_train("out", settings + "projection_update_gap=6 projection_window=6 max_steps=4");
+  tiny.lose_result("out");
   tiny.must_train("out", settings + "projection_update_gap=2 projection_window=1");
   std::set<int64_t> refreshed;
   for (const auto& event : tiny.events("out", "refresh"))
@@ -325,6 +327,7 @@ TEST(SlowResumeRules, AChangedModelIsNoSilentMatter) {
   const std::string settings = "init=pretrained model=" + tiny.path("base").string() +
                                " method=lora max_steps=4 save_steps=2 ";
   tiny.must_train("out", settings + "max_steps=2");
+  tiny.lose_result("out");
   tiny.must_train("base", "method=full max_steps=1 seed=2 overwrite=true");
   const Outcome refused = run(tiny.train("out", settings) + kErrorsOnly);
   EXPECT_EQ(refused.exit_code, 5) << refused.out;
@@ -351,6 +354,7 @@ TEST(SlowResumeRules, AChangedTemplateIsNoSilentMatter) {
       "init=pretrained tokenizer=auto model=" + tiny.path("base").string() +
       " method=full save_steps=2 ";
   tiny.must_train("out", settings + "max_steps=2");
+  tiny.lose_result("out");
   tiny.file("base/chat_template.jinja", "{% for m in messages %}{{ m.content }}!{% endfor %}");
   const Outcome refused = run(tiny.train("out", settings + "max_steps=4") + kErrorsOnly);
   EXPECT_EQ(refused.exit_code, 5) << refused.out;
@@ -366,6 +370,7 @@ TEST(SlowResumeRules, AChangedConfigurationIsNoSilentMatter) {
     tiny.file("config.json", config.dump());
   };
   tiny.must_train("out", "method=full max_steps=2 save_steps=2");
+  tiny.lose_result("out");
   with_theta(50.0);
   const std::string longer = "method=full max_steps=4 save_steps=2 ";
   const Outcome refused = run(tiny.train("out", longer) + kErrorsOnly);
@@ -379,6 +384,7 @@ TEST(SlowResumeRules, AChangedConfigurationIsNoSilentMatter) {
 TEST(SlowResumeRules, ChangedDataIsNoSilentMatter) {
   const TinyRun tiny("changed_data");
   tiny.must_train("out", "max_steps=4 save_steps=2");
+  tiny.lose_result("out");
   tiny.file("train.jsonl", tiny.text("train.jsonl") + TinyRun::record("New", "one"));
   const std::string settings = "max_steps=6 save_steps=2 ";
   EXPECT_EQ(run(tiny.train("out", settings) + kErrorsOnly).exit_code, 4);
@@ -392,6 +398,25 @@ TEST(SlowResumeRules, ChangedDataIsNoSilentMatter) {
       << asked.out;
   // The newest checkpoint is of the data as it is now.
   tiny.must_train("out", settings + "max_steps=8");
+}
+
+// Where an option chooses other texts of the same files, it is what has changed.
+TEST(SlowResumeRules, AnotherFieldIsNoChangeOfTheData) {
+  const TinyRun tiny("changed_field");
+  std::string records;
+  for (int i = 0; i < 8; ++i) {
+    records += nlohmann::json{{"text", "one " + std::to_string(i)}, {"body", "two"}}.dump() + "\n";
+  }
+  const std::string settings = "save_steps=2 data=" + tiny.file("fields.jsonl", records);
+  tiny.must_train("out", settings + " max_steps=4");
+  fs::remove_all(tiny.path("out/checkpoint-4"));
+  tiny.lose_result("out");
+  const Outcome other =
+      run(tiny.train("out", settings + " max_steps=4 field_text=body") + kErrorsOnly);
+  EXPECT_EQ(other.exit_code, 0) << other.out;
+  EXPECT_EQ(other.out,
+            "jackscrew: warning: field_text was text when the checkpoint was written and is body "
+            "now; continuing with the new value\n");
 }
 
 // What is logged of the steps since the last line is the same, whatever lines there were.
@@ -431,6 +456,7 @@ TEST(SlowResumeRules, AnEndedRunKeepsItsRecipe) {
   tiny.lose_result("out");
   tiny.must_train("out", "max_steps=2 save_steps=2 learning_rate=1e-2");
   EXPECT_EQ(tiny.text("out/recipe.yaml"), recipe);
+  tiny.lose_result("out");
   tiny.must_train("out", "max_steps=3 save_steps=2 learning_rate=1e-2");
   EXPECT_NE(tiny.text("out/recipe.yaml"), recipe);
 }

@@ -72,6 +72,16 @@ void print_ledger(const Ledger& ledger) {
   }
 }
 
+void print_disk(const DiskPlan& disk) {
+  if (disk.masters > 0) print_row("masters", disk.masters, "while the run lasts");
+  if (disk.checkpoints > 0) {
+    print_row("checkpoints", disk.all_checkpoints(),
+              fmt::format("{} of {}", disk.checkpoints, human_bytes(disk.checkpoint)));
+  }
+  print_row("result", disk.result, "what the run leaves");
+  if (disk.exports > 0) print_row("exports", disk.exports, "models beside it (export)");
+}
+
 void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan,
                  const Device& device) {
   fmt::print("  device ({})\n", device.name());
@@ -88,15 +98,8 @@ void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPla
                 ? "memory-mapped files are not counted"
                 : "in addition to the above, as the device is the CPU; memory-mapped files are not "
                   "counted");
-  const DiskPlan disk = disk_of(recipe, files);
   fmt::print("  disk\n");
-  if (disk.masters > 0) print_row("masters", disk.masters, "while the run lasts");
-  if (disk.checkpoints > 0) {
-    print_row("checkpoints", disk.all_checkpoints(),
-              fmt::format("{} of {}", disk.checkpoints, human_bytes(disk.checkpoint)));
-  }
-  print_row("result", disk.result, "what the run leaves");
-  if (disk.exports > 0) print_row("exports", disk.exports, "models beside it (export)");
+  print_disk(disk_of(recipe, files));
 }
 
 // Compares the plan with the budget and, where the device has none, with what the machine has free.
@@ -169,8 +172,16 @@ JsonObject settings_json(const std::string& settings) {
   return json;
 }
 
+// Of the rank that writes the run's files; each has the masters of its own stage.
+DiskPlan disk_of_first(const Recipe& recipe, const ModelFiles& files, const RanksPlan& plan) {
+  DiskPlan disk = disk_of(recipe, files);
+  disk.masters = plan.ranks.front().disk.peak;
+  return disk;
+}
+
 JsonObject ranks_plan_json(const Recipe& recipe, const ModelFiles& files, const RanksPlan& plan) {
-  JsonObject json = plan_json(of_rank(recipe, 0), plan.ranks.front(), disk_of(recipe, files));
+  JsonObject json =
+      plan_json(of_rank(recipe, 0), plan.ranks.front(), disk_of_first(recipe, files, plan));
   json.add("lanes", plan.layout.lanes).add("bubble", plan.bubble);
   json.add("all_fit", plan.all_fit());
   return json.add_json("ranks", ranks_json(plan));
@@ -253,7 +264,6 @@ int show_ranks(const Recipe& recipe, const ModelFiles& files) {
     fmt::print("{}\n", ranks_plan_json(recipe, files, plan).text());
     return exit_code;
   }
-  const DiskPlan disk = disk_of(recipe, files);
   print_run(recipe, files, plan.ranks.front());
   fmt::print("{}: {} of the model in {}, {} in a step\n\n", counted(plan.layout.ranks(), "rank"),
              counted(plan.layout.replicas, "copy", "copies"), counted(plan.layout.stages, "stage"),
@@ -279,7 +289,11 @@ int show_ranks(const Recipe& recipe, const ModelFiles& files) {
     print_ledger(of.ledger);
     if (of.host.peak > 0) fmt::print("   on the host\n");
     print_ledger(of.host);
+    if (of.disk.peak > 0) fmt::print("   on the disk\n");
+    print_ledger(of.disk);
   }
+  fmt::print("\n  disk, of rank 0\n");
+  print_disk(disk_of_first(recipe, files, plan));
   fmt::print("\n");
   if (plan.layout.stages > 1) {
     fmt::print(
@@ -288,8 +302,6 @@ int show_ranks(const Recipe& recipe, const ModelFiles& files) {
         100.0 * plan.bubble);
   }
   print_wire(most_sent);
-  fmt::print("disk, of rank 0: checkpoints {}, result {}\n", human_bytes(disk.all_checkpoints()),
-             human_bytes(disk.result));
   return exit_code;
 }
 

@@ -74,16 +74,18 @@ uint32_t model_checksum(const ModelFiles& files) {
   return sum.value();
 }
 
+uint32_t tokenizer_fingerprint(const Tokenizer& tokenizer) {
+  const TokenizerData& data = tokenizer.data();
+  return crc32c(to_tokenizer_json(data) + fmt::format("{} {} {} {} {}", data.bos, data.eos,
+                                                      data.pad, data.unk, tokenizer.add_bos()));
+}
+
 std::string inputs_fingerprint(const ModelFiles& files, const Tokenizer& tokenizer,
                                const ChatFormat& format, const Learner* learner) {
   Crc32c configuration;
   add_configuration(configuration, files);
-  const TokenizerData& data = tokenizer.data();
-  const uint32_t words =
-      crc32c(to_tokenizer_json(data) + fmt::format("{} {} {} {} {}", data.bos, data.eos, data.pad,
-                                                   data.unk, tokenizer.add_bos()));
-  std::string text =
-      fmt::format("configuration {:08x}, tokenizer {:08x}", configuration.value(), words);
+  std::string text = fmt::format("configuration {:08x}, tokenizer {:08x}", configuration.value(),
+                                 tokenizer_fingerprint(tokenizer));
   if (!format.is_plain()) {
     text +=
         fmt::format(", chat template {:08x}", crc32c(format.general.source + format.tools.source));

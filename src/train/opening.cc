@@ -12,12 +12,16 @@
 namespace jackscrew {
 
 RankFacts facts_of(const Recipe& recipe, const ModelFiles& files) {
-  return {isa_name(choose_isa(recipe.isa)), open_device(recipe)->model(),
-          model_fingerprint(files, recipe.adapter)};
+  RankFacts facts{isa_name(choose_isa(recipe.isa)), open_device(recipe)->model(),
+                  model_fingerprint(files, recipe.adapter)};
+  const std::string original = find_learner(recipe.learner).make(recipe.options)->original_model();
+  if (!original.empty()) facts.original = model_fingerprint(open_model(original), {});
+  facts.tokenizer = tokenizer_fingerprint(make_tokenizer(recipe.tokenizer, files));
+  return facts;
 }
 
 void put(MessageWriter& out, const RankFacts& facts) {
-  out.put(facts.isa).put(facts.gpu).put(facts.model);
+  out.put(facts.isa).put(facts.gpu).put(facts.model).put(facts.original).put(facts.tokenizer);
 }
 
 RankFacts get_facts(MessageReader& in) {
@@ -25,6 +29,8 @@ RankFacts get_facts(MessageReader& in) {
   facts.isa = in.get_text();
   facts.gpu = in.get_text();
   facts.model = in.get<uint32_t>();
+  facts.original = in.get<uint32_t>();
+  facts.tokenizer = in.get<uint32_t>();
   return facts;
 }
 
@@ -34,10 +40,15 @@ void require_version(const std::string& first, const std::string& own) {
               "install the same version on all machines");
 }
 
-void require_same_model(const RankFacts& first, const RankFacts& own) {
-  if (own.model == first.model) return;
-  throw Error(ErrorKind::model, "the model or adapter here is not that of rank 0",
-              "copy the same files to all machines");
+void require_same_files(const RankFacts& first, const RankFacts& own) {
+  const auto require = [](const char* what, uint32_t of_first, uint32_t of_own) {
+    if (of_own == of_first) return;
+    throw Error(ErrorKind::model, fmt::format("the {} here is not that of rank 0", what),
+                "copy the same files to all machines");
+  };
+  require("model or adapter", first.model, own.model);
+  require("lora_original_model", first.original, own.original);
+  require("tokenizer", first.tokenizer, own.tokenizer);
 }
 
 void require_alike(std::span<const RankFacts> ranks, const Layout& layout) {

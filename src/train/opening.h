@@ -17,6 +17,9 @@ struct RankFacts {
   std::string isa;     // the level that this machine would compute with
   std::string gpu;     // the product name of the GPU that computes; empty: the CPU does
   uint32_t model = 0;  // model_fingerprint()
+  // Of the model before it was quantised, by which adapters begin; 0 without one.
+  uint32_t original = 0;
+  uint32_t tokenizer = 0;  // tokenizer_fingerprint()
 };
 RankFacts facts_of(const Recipe& recipe, const ModelFiles& files);
 void put(MessageWriter& out, const RankFacts& facts);
@@ -25,8 +28,8 @@ RankFacts get_facts(MessageReader& in);
 // Throws Error(device) where rank 0's program is of another version than this rank's: only equal
 // versions understand each other's messages.
 void require_version(const std::string& first, const std::string& own);
-// Throws Error(model) where this rank has another model than rank 0.
-void require_same_model(const RankFacts& first, const RankFacts& own);
+// Throws Error(model) where this rank reads another model or tokenizer than rank 0.
+void require_same_files(const RankFacts& first, const RankFacts& own);
 // `ranks` [ranks]. Throws Error(device) where copies of a stage would be computed by different
 // instruction sets or GPUs; those of different stages may be.
 void require_alike(std::span<const RankFacts> ranks, const Layout& layout);

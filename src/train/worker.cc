@@ -122,7 +122,7 @@ class Worker {
     recipe_ = recipe_on(with_adapter_options(recipe_), place.rank, hosts_of(transport_));
     files_.emplace(open_model(recipe_.model, recipe_.adapter, recipe_.tokenizer));
     const RankFacts own = facts_of(recipe_, *files_);
-    require_same_model(first, own);
+    require_same_files(first, own);
     use_ = training_use(recipe_);
     use_.place = place;
     plan_ = Session::rehearse(recipe_, *files_, use_);

@@ -1,11 +1,13 @@
 // generate and plan, through the program.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "tests/cli/expect_refused.h"
 #include "tests/cli/run_program.h"
 
@@ -107,6 +109,27 @@ TEST(Plan, ReadsRecipesAndShapes) {
   EXPECT_NE(outcome.out.find("6738.4M parameters"), std::string::npos);
   EXPECT_NE(outcome.out.find("1 x 128 tokens"), std::string::npos);
   EXPECT_EQ(run(std::string("plan") + kErrorsOnly).exit_code, 2);
+  // Several ranks leave what one leaves.
+  const std::string files =
+      "plan model=llama-60m init=random method=rotary storage=bf16 "
+      "master=mmap save_steps=2 max_steps=4 export=gguf:q8_0";
+  const std::string ranks = files + " ranks=2 pipeline_stages=2";
+  const std::string said = run(ranks).out;
+  EXPECT_NE(said.find("disk, of rank 0"), std::string::npos) << said;
+  const auto disk = nlohmann::json::parse(run(files + " --json").out)["disk"];
+  const auto first = nlohmann::json::parse(run(ranks + " --json").out)["disk"];
+  for (const char* name : {"checkpoints", "result", "exports"}) {
+    EXPECT_EQ(first[name], disk[name]) << name;
+    EXPECT_NE(said.find(fmt::format("{:<14}{:>12}", name, human_bytes(disk[name].get<int64_t>()))),
+              std::string::npos)
+        << said;
+  }
+  EXPECT_LT(first["masters"], disk["masters"]);
+  EXPECT_GT(first["masters"], 0);
+  EXPECT_NE(said.find(fmt::format("{:<14}{:>12}", "masters",
+                                  human_bytes(first["masters"].get<int64_t>()))),
+            std::string::npos)
+      << said;
 }
 
 }  // namespace

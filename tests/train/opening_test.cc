@@ -1,6 +1,7 @@
 // What several ranks settle before a run begins.
 #include "train/opening.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -23,12 +24,41 @@ TEST(Opening, ProgramsOfOneVersion) {
                  [] { require_version("1.2.0", "1.1.9"); });
 }
 
-TEST(Opening, TheSameModel) {
-  const RankFacts first{"x86-64-v4", "", 1};
-  require_same_model(first, {"x86-64-v3", "", 1});
-  expect_message(ErrorKind::model, "is not that of rank 0", [&] {
-    require_same_model(first, {"x86-64-v4", "", 2});
-  });
+TEST(Opening, TheSameFiles) {
+  const RankFacts first{"x86-64-v4", "", 1, 2, 3};
+  require_same_files(first, {"x86-64-v3", "", 1, 2, 3});
+  for (const auto& [own, what] : {std::pair(RankFacts{"", "", 2, 2, 3}, "model or adapter"),
+                                  {RankFacts{"", "", 1, 3, 3}, "lora_original_model"},
+                                  {RankFacts{"", "", 1, 2, 4}, "tokenizer"}}) {
+    expect_message(ErrorKind::model, fmt::format("the {} here is not that of rank 0", what),
+                   [&, &own = own] { require_same_files(first, own); });
+  }
+}
+
+// Every rank encodes prompt_init_text by itself, and begins adapters by the original's values.
+TEST(Opening, FactsAreOfAllThatARankReads) {
+  const TinyRun tiny("rank_files");
+  for (const char* seed : {"1", "2"}) {
+    tiny.must_train(seed, std::string("method=full max_steps=1 seed=") + seed);
+  }
+  const auto facts = [&](const std::string& more) {
+    const Recipe recipe = make_recipe(settings_of(
+        tiny.settings("init=pretrained tokenizer=auto model=" + tiny.path("1").string() + more)));
+    return facts_of(recipe, open_model(recipe.model, recipe.adapter, recipe.tokenizer));
+  };
+  const auto over = [&](const char* original) {
+    return facts(" method=lora lora_init=loftq storage=nf4 lora_original_model=" +
+                 tiny.path(original).string());
+  };
+  EXPECT_EQ(over("1").original, over("1").original);
+  EXPECT_NE(over("1").original, over("2").original);
+  EXPECT_EQ(facts("").original, 0u);
+  const uint32_t before = facts("").tokenizer;
+  nlohmann::json words = nlohmann::json::parse(tiny.text("1/tokenizer.json"));
+  words["normalizer"] = {{"type", "NFC"}};
+  tiny.file("1/tokenizer.json", words.dump());
+  EXPECT_NE(facts("").tokenizer, before);
+  EXPECT_EQ(facts("").model, facts(" tokenizer=bytes").model);
 }
 
 // Stages may differ: what one computes no other computes as well.

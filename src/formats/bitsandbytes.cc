@@ -26,11 +26,6 @@ constexpr std::string_view kNf4Absmax = ".absmax";
 constexpr std::string_view kNf4Codebook = ".quant_map";
 constexpr std::string_view kNf4NestedAbsmax = ".nested_absmax";
 constexpr std::string_view kNf4NestedCodebook = ".nested_quant_map";
-constexpr std::array kNf4Parts = {kNf4Weight,   kNf4State,        kNf4Absmax,
-                                  kNf4Codebook, kNf4NestedAbsmax, kNf4NestedCodebook};
-constexpr std::array kFp4Parts = {kNf4Weight,   kFp4State,        kNf4Absmax,
-                                  kNf4Codebook, kNf4NestedAbsmax, kNf4NestedCodebook};
-
 // The differences between NF4 and FP4.
 struct FourBits {
   const char* type;  // quant_type
@@ -41,6 +36,12 @@ struct FourBits {
 };
 constexpr FourBits kNf4 = {"nf4", kNf4State, nf4_format, nf4_double_format, nf4_values};
 constexpr FourBits kFp4 = {"fp4", kFp4State, fp4_format, fp4_double_format, bnb_fp4_values};
+
+constexpr std::array<std::string_view, 6> parts_of(const FourBits& kind) {
+  return {kNf4Weight, kind.state, kNf4Absmax, kNf4Codebook, kNf4NestedAbsmax, kNf4NestedCodebook};
+}
+constexpr std::array kNf4Parts = parts_of(kNf4);
+constexpr std::array kFp4Parts = parts_of(kFp4);
 
 constexpr std::string_view kInt8Weight = ".weight";
 constexpr std::string_view kInt8Absmax = ".SCB";

@@ -36,7 +36,7 @@ OrderedJson byte_level_json(bool use_regex, bool add_prefix_space = false) {
           {"use_regex", use_regex}};
 }
 
-bool adds_prefix_space(const TokenizerData& data) {
+bool byte_level_adds_space(const TokenizerData& data) {
   return !data.pre_tokenizer.empty() &&
          data.pre_tokenizer.front().kind == PreTokenizerStep::Kind::byte_level &&
          data.pre_tokenizer.front().prefix != Prefix::never;
@@ -59,7 +59,7 @@ OrderedJson pre_tokenizer_json(const TokenizerData& data) {
   if (use_regex) steps.pop_back();
   OrderedJson list = OrderedJson::array();
   for (const PreTokenizerStep& step : steps) list.push_back(step_json(step));
-  if (byte_level) list.push_back(byte_level_json(use_regex, adds_prefix_space(data)));
+  if (byte_level) list.push_back(byte_level_json(use_regex, byte_level_adds_space(data)));
   return sequence_json(std::move(list), "pretokenizers");
 }
 
@@ -177,7 +177,7 @@ std::string to_tokenizer_json(const TokenizerData& data) {
 
 std::string to_tokenizer_config_json(const TokenizerData& data) {
   OrderedJson config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                        {"add_prefix_space", adds_prefix_space(data)},
+                        {"add_prefix_space", byte_level_adds_space(data)},
                         {"clean_up_tokenization_spaces", false}};
   const auto role = [&](const char* key, int32_t id) {
     if (id >= 0) config[key] = data.tokens.at(static_cast<size_t>(id));

@@ -30,6 +30,7 @@ constexpr std::array kIntParts = {kWeight, kScale, kZero};
 struct WeightSettings {
   std::vector<int64_t> block_structure;  // rows and columns that share a scale; empty: not given
   int64_t group_size = 0;                // columns that do; 0: not given
+  int64_t bits = 0;                      // of a code; 0: not given
   bool has_zeros = false;                // `symmetric` is false
   bool has_order = false;                // `actorder` asks for a g_idx
 };
@@ -62,7 +63,7 @@ WeightSettings weight_settings(const QuantizationConfig& config) {
   const nlohmann::json* groups = fields.find("config_groups");
   if (groups == nullptr || !groups->is_object()) return {};
   std::vector<std::vector<int64_t>> blocks;
-  std::vector<int64_t> sizes;
+  std::vector<int64_t> sizes, bits;
   std::vector<bool> zeros, orders;  // whether there are any
   for (const auto& [name, group] : groups->items()) {
     const std::string where = fmt::format("{}: config_groups: {}", config.where, name);
@@ -73,11 +74,12 @@ WeightSettings weight_settings(const QuantizationConfig& config) {
     if (!block.empty()) blocks.push_back(block);
     const int64_t size = of.integer("group_size", 0);  // -1: a whole row
     if (size > 0) sizes.push_back(size);
+    bits.push_back(of.integer("num_bits", 0));
     zeros.push_back(!of.boolean("symmetric", true));
     const nlohmann::json* order = of.find("actorder");
     orders.push_back(order != nullptr && (*order == "group" || *order == "dynamic"));
   }
-  return {agreed(blocks), agreed(sizes), agreed(zeros), agreed(orders)};
+  return {agreed(blocks), agreed(sizes), agreed(bits), agreed(zeros), agreed(orders)};
 }
 
 // The number of groups in a row of `cols` columns, from the shape of the scales.
@@ -104,12 +106,38 @@ std::vector<int64_t> equal_sizes(int64_t cols, int64_t groups, const WeightSetti
   return equal_groups(cols, size);
 }
 
-// The bits of a code with which a row fills `words` words; 0: no supported number of bits.
-int64_t code_bits(int64_t cols, int64_t words) {
-  for (const int64_t bits : {2, 3, 4, 5, 6, 8}) {
-    if (cols > 0 && cols <= INT32_MAX && ceil_div(cols * bits, 32) == words) return bits;
+// How codes lie in words: as a stream, or as whole codes in each, the word's last bits being left
+// over.
+struct CodePacking {
+  int64_t bits = 0;  // of a code; 0: none that is supported
+  bool is_whole = false;
+
+  int64_t in_word() const { return 32 / bits; }
+  int64_t words(int64_t codes) const {
+    return is_whole ? ceil_div(codes, in_word()) : ceil_div(codes * bits, 32);
   }
-  return 0;
+  // Code `index` of words that lie `stride` words apart.
+  uint8_t code(const uint8_t* from, int64_t stride, int64_t index) const {
+    if (is_whole) {
+      from += index / in_word() * stride * 4;
+      index %= in_word();
+    }
+    return static_cast<uint8_t>(bits_at(from, stride, index, bits));
+  }
+};
+
+// The packing with which a row fills `words` words. Where several do, as with few columns, the
+// configuration tells.
+CodePacking code_packing(int64_t cols, int64_t words, const WeightSettings& settings) {
+  if (cols <= 0 || cols > INT32_MAX) return {};
+  for (const bool is_whole : {false, true}) {
+    for (const int64_t bits : {2, 3, 4, 5, 6, 8}) {
+      const CodePacking packing{bits, is_whole};
+      const bool is_meant = settings.bits == 0 || settings.bits == bits;
+      if (is_meant && packing.words(cols) == words) return packing;
+    }
+  }
+  return {};
 }
 
 // Refuses a layer without a part that its configuration promises.
@@ -129,12 +157,13 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig& 
   const int64_t words = packed.shape[1];
   const auto shape = elements_of<int64_t>(tensors.get(kShape, "I64", {2}));
   const int64_t cols = shape[1];
-  const int64_t bits = code_bits(cols, words);
+  const CodePacking packing = code_packing(cols, words, settings);
+  const int64_t bits = packing.bits;
   if (shape[0] != rows || bits == 0) {
     throw Error(ErrorKind::model,
                 fmt::format("tensor {} of shape {} does not hold codes of a matrix [{}, {}]",
                             packed.name, shape_text(packed.shape), shape[0], shape[1]),
-                "read are codes of 2 to 6 and 8 bits");
+                "read are codes of 2 to 6 and 8 bits, as a stream or whole in each word");
   }
   const int64_t groups = group_count(tensors, rows, cols);
   GroupOrder order;
@@ -162,18 +191,16 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig& 
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t i = 0; i < count; ++i) {
         const int64_t k = columns.empty() ? first + i : columns[static_cast<size_t>(first + i)];
-        codes[(row - begin) * 32 + i] =
-            static_cast<uint8_t>(bits_at(from + row * words * 4, 1, k, bits));
+        codes[(row - begin) * 32 + i] = packing.code(from + row * words * 4, 1, k);
       }
     }
   };
   source.scales = scales.of_row(groups);
   if (has_zeros) {
-    const int64_t lines = ceil_div(rows * bits, 32);
-    const SafetensorsEntry& zeros = tensors.get(kZero, "I32", {lines, groups});
+    const SafetensorsEntry& zeros = tensors.get(kZero, "I32", {packing.words(rows), groups});
     source.zeros = [=, from = zeros.bytes.data()](int64_t row, uint8_t* to) {
       for (int64_t g = 0; g < groups; ++g) {
-        to[g] = static_cast<uint8_t>(bits_at(from + g * 4, groups, row, bits));
+        to[g] = packing.code(from + g * 4, groups, row);
       }
     };
   }

@@ -281,6 +281,63 @@ TEST_F(QuantisedLayout, HoldsCompressedTensorsToTheirConfiguration) {
   EXPECT_TRUE(same_bits(loaded(), values_of(*blocks.find("a.weight"), *make_test_ops())));
 }
 
+// Older writers of pack-quantized leave bits of a word empty rather than divide a code.
+TEST_F(QuantisedLayout, CodesMayBeWholeInTheirWords) {
+  constexpr int64_t kRows = 32;
+  constexpr int64_t kCols = 96;
+  constexpr int64_t kGroups = 4;
+  const std::vector<Entry> golden_parts = entries("packed_4_order");
+  const auto values = [&](int64_t bits, bool is_whole) {
+    std::mt19937 random(3);
+    // A matrix of codes whose lines are packed along one of its sides.
+    const auto packed = [&](const char* name, int64_t lines, int64_t codes, bool across) {
+      const int64_t in_word = 32 / bits;
+      const int64_t words = is_whole ? (codes + in_word - 1) / in_word : (codes * bits + 31) / 32;
+      std::vector<uint32_t> out(static_cast<size_t>(lines * words));
+      for (int64_t line = 0; line < lines; ++line) {
+        for (int64_t i = 0; i < codes; ++i) {
+          const uint64_t code = random() % (1u << bits);
+          const int64_t bit = is_whole ? i / in_word * 32 + i % in_word * bits : i * bits;
+          const auto put = [&](int64_t word, uint64_t part) {
+            if (part == 0) return;
+            out[static_cast<size_t>(across ? word * lines + line : line * words + word)] |=
+                static_cast<uint32_t>(part);
+          };
+          put(bit / 32, code << (bit % 32) & 0xFFFFFFFFu);
+          put(bit / 32 + 1, code << (bit % 32) >> 32);
+        }
+      }
+      Entry entry{{name, "I32", {lines, words}}, {}};
+      if (across) std::swap(entry.spec.shape[0], entry.spec.shape[1]);
+      const auto* begin = reinterpret_cast<const uint8_t*>(out.data());
+      entry.bytes.assign(begin, begin + out.size() * sizeof(uint32_t));
+      return entry;
+    };
+    std::vector<Entry> all;
+    for (const Entry& entry : golden_parts) {
+      const bool stays = entry.spec.name == "a.weight_shape" || entry.spec.name == "a.weight_scale";
+      if (stays) all.push_back(entry);
+    }
+    all.push_back(packed("a.weight_packed", kRows, kCols, false));
+    all.push_back(packed("a.weight_zero_point", kGroups, kRows, true));
+    write(all);
+    put("config.json",
+        fmt::format(R"({{"quantization_config": {{"quant_method": "compressed-tensors",
+            "config_groups": {{"a": {{"weights": {{"num_bits": {}}}}}}}}}}})",
+                    bits));
+    return loaded();
+  };
+  for (const int64_t bits : {3, 4, 5, 6}) {
+    const std::vector<float> stream = values(bits, false);
+    EXPECT_GT(*std::max_element(stream.begin(), stream.end()), 0.0f);
+    EXPECT_TRUE(same_bits(values(bits, true), stream)) << bits;
+  }
+  (void)values(3, true);
+  put("config.json", R"({"quantization_config": {"quant_method": "compressed-tensors",
+      "config_groups": {"a": {"weights": {"num_bits": 4}}}}})");
+  EXPECT_TRUE(mentions(load_error(), "does not hold codes of a matrix [32, 96]"));
+}
+
 TEST_F(QuantisedLayout, RefusesFloatsAndBytesItCannotRead) {
   const auto with_scale = [&](const char* name, const char* suffix, auto value) {
     return refused(name, [&](auto& all) { set(part(all, suffix), 0, value); });

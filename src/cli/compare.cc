@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "conversion/compare.h"
 #include "formats/peft.h"
+#include "model/weights.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
 #include "session/plan.h"
@@ -31,14 +32,26 @@ struct ComparedModel {
   }
 };
 
-int64_t stored_bytes(const WeightSource& source) {
+// Of what the model needs: its files may hold more.
+int64_t stored_bytes(const ModelFiles& files) {
   int64_t bytes = 0;
-  for (const std::string& name : source.names()) bytes += source.find(name)->size_bytes();
+  for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
+    bytes += stored_tensor(files, *files.source, weight.name).size_bytes();
+  }
   return bytes;
 }
 
 // Both models must give ids the same meaning; a file may have padding after the common ids.
-void require_same_tokens(const ModelFiles& first, const ModelFiles& other) {
+// `tokenizer` is that of the text.
+void require_same_tokens(const ModelFiles& first, const ModelFiles& other,
+                         const Tokenizer& tokenizer) {
+  if (tokenizer.vocab_size() > other.config.vocab_size) {
+    throw Error(
+        ErrorKind::model,
+        fmt::format("{}: the tokenizer of {} has {} tokens, this model only {}", other.origin,
+                    first.origin, tokenizer.vocab_size(), other.config.vocab_size),
+        "name the model with fewer tokens first: its tokenizer reads the text");
+  }
   if (!first.tokenizer || !other.tokenizer) return;
   const auto& a = first.tokenizer->tokens;
   const auto& b = other.tokenizer->tokens;
@@ -98,15 +111,15 @@ int compare(const Recipe& given) {
                     style, DataPart::evaluation, {});
   const SessionUse use = comparison_use(recipe.sequence_len);
   const auto reference = open_session(recipe, first, use, style);
-  std::vector<ComparedModel> models = {{first.origin, stored_bytes(*first.source)}};
+  std::vector<ComparedModel> models = {{first.origin, stored_bytes(first)}};
   for (size_t i = 1; i < recipe.operands.size(); ++i) {
     const ModelFiles files = open_compared(recipe.operands[i], recipe.tokenizer);
-    require_same_tokens(first, files);
+    require_same_tokens(first, files, tokenizer);
     const auto session = open_session(recipe, files, use, style);
     const Comparison found = compare_sessions(*reference, *session, dataset, recipe.threads, style);
     models[0].loss = found.reference_loss;
     models[0].rate = found.reference_rate;
-    models.push_back({files.origin, stored_bytes(*files.source), found.loss, found.divergence,
+    models.push_back({files.origin, stored_bytes(files), found.loss, found.divergence,
                       found.agreement, found.rate});
   }
   const int64_t tokens = dataset.stats().trained_tokens;

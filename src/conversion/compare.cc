@@ -107,16 +107,14 @@ Comparison compare_sessions(Session& reference, Session& other, const Dataset& d
             std::span(batch.ids).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
         p.read(reference, ids);
         q.read(other, ids);
-        if (p.cols() != q.cols()) {
-          fail(ErrorKind::model, "vocabularies of {} and {} tokens cannot be compared", p.cols(),
-               q.cols());
-        }
+        // Behind the tokens one may have more padding than the other.
+        const auto common = static_cast<size_t>(std::min(p.cols(), q.cols()));
         std::vector<Terms> terms(static_cast<size_t>(count));
         parallel_for(threads, count, [&](int64_t row, int) {
           const int32_t target = batch.targets[static_cast<size_t>(begin + row)];
           if (target < 0) return;
-          terms[static_cast<size_t>(row)] =
-              compare_row(p.row(row), q.row(row), static_cast<size_t>(target));
+          terms[static_cast<size_t>(row)] = compare_row(
+              p.row(row).first(common), q.row(row).first(common), static_cast<size_t>(target));
         });
         for (const Terms& term : terms) {  // in order, so that no sum depends on the threads
           sums.reference_loss += term.reference_loss;

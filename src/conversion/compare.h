@@ -23,8 +23,8 @@ struct Comparison {
 // How either session must be planned.
 SessionUse comparison_use(int64_t sequence_len);
 
-// Both models must have the same vocabulary. Throws Error(model) where they do not,
-// Error(non_finite) where a model's logits are not finite.
+// The ids of `dataset` must mean the same to both models. Where one has more columns of logits, for
+// padding, only those that both have count. Throws Error(non_finite) where logits are not finite.
 Comparison compare_sessions(Session& reference, Session& other, const Dataset& dataset, int threads,
                             const ProgressStyle& style);
 

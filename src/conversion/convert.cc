@@ -69,6 +69,13 @@ GgufModel gguf_model(const Recipe& recipe, const ModelFiles& files,
                     "cut into other tokens behind a special one or at the beginning",
                     one_line(text)));
   }
+  const int64_t window = model.config.sliding_window;
+  if (window > 0 && window < model.config.max_position_embeddings) {
+    notes.push_back(
+        fmt::format("llama.cpp ignores the sliding window of {} tokens in a GGUF file: "
+                    "it will read longer texts otherwise than this model does",
+                    window));
+  }
   return model;
 }
 
@@ -178,6 +185,7 @@ ConvertedModel::ConvertedModel(const Recipe& recipe, ModelFiles model) : base(st
                       .end_tokens = base.end_tokens,
                       .tokenizer_origin = base.tokenizer_origin,
                       .tokenizer_owner = base.tokenizer_owner,
+                      .lends_templates = base.lends_templates,
                       .tokenizer = base.tokenizer,
                       .tokenizer_error = base.tokenizer_error};
 }

@@ -89,6 +89,11 @@ Texts tokenizer_texts(const ModelFiles& files, const Tokenizer& tokenizer,
   const fs::path from(files.tokenizer_origin);
   if (files.has_tokens_of(tokenizer) && fs::is_directory(from)) {
     texts = tokenizer_files_of(from);
+    if (files.lends_templates) {
+      texts[kChatTemplateFile] = tokenizer.data().chat_template;
+      const std::string& tools = tokenizer.data().tool_template;
+      if (!tools.empty()) texts[kToolTemplateFile] = tools;
+    }
   } else {
     texts["tokenizer.json"] = to_tokenizer_json(tokenizer.data());
     texts["tokenizer_config.json"] = to_tokenizer_config_json(tokenizer.data());

@@ -184,6 +184,12 @@ void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::
     // Trainers write the model's tokenizer beside an adapter: then its configuration still counts.
     const bool same = own && files.tokenizer && own->tokens == files.tokenizer->tokens;
     files.tokenizer_owner = same ? TokenizerOwner::model : TokenizerOwner::adapter;
+    files.lends_templates = same && files.tokenizer->chat_template.empty() &&
+                            files.tokenizer->tool_template.empty() && !own->chat_template.empty();
+    if (files.lends_templates) {
+      files.tokenizer->chat_template = own->chat_template;
+      files.tokenizer->tool_template = own->tool_template;
+    }
   }
 }
 

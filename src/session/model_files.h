@@ -24,6 +24,7 @@ struct ModelFiles {
   std::vector<int64_t> end_tokens;       // of generation_config.json, beside those of `config`
   std::string tokenizer_origin;          // the directory or file that `tokenizer` is from
   TokenizerOwner tokenizer_owner = TokenizerOwner::model;
+  bool lends_templates = false;            // `tokenizer` has the model's, which that place lacks
   std::optional<TokenizerData> tokenizer;  // absent when the model has none that can be used
   std::optional<Error> tokenizer_error;    // why the one in the files cannot be used
 
@@ -35,7 +36,8 @@ struct ModelFiles {
 
 // Opens a model. Throws Error(model) naming what is missing or damaged, but not for a tokenizer
 // that cannot be used: much can be done without one. A tokenizer in the directory of `adapter`,
-// where trainers write it, is the one that the adapter has learned with, and replaces the model's.
+// where trainers write it, is the one that the adapter has learned with, and replaces the model's;
+// only the chat templates stay the model's where the tokens are the same and none is there.
 // `tokenizer` is the recipe's option: if it is a path, the tokenizer there replaces both.
 ModelFiles open_model(const std::string& model, const std::string& adapter = {},
                       const std::string& tokenizer = "auto");

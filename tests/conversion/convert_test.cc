@@ -1,7 +1,5 @@
-// merge, export and compare as users call them.
+// merge and export as users call them.
 #include <gtest/gtest.h>
-
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -9,51 +7,12 @@
 
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
-#include "tests/cli/expect_refused.h"
-#include "tests/support/tiny_run.h"
+#include "tests/conversion/conversion.h"
 
 namespace jackscrew {
 namespace {
 
 using nlohmann::json;
-
-class SlowConversion : public ::testing::Test {
- protected:
-  SlowConversion() : tiny_("conversion") {
-    // Dense enough gradients that every adapter changes its weight.
-    tiny_.must_train("base", "method=full max_steps=2 learning_rate=1e-2");
-  }
-
-  std::string path(const std::string& name) const { return tiny_.path(name).string(); }
-  void train_adapter(const std::string& name, const std::string& more = "") const {
-    const Outcome outcome =
-        run(fmt::format("train model={} data={} output_dir={} sequence_len=64 threads=1 "
-                        "max_steps=3 learning_rate=2e-2 lora_rank=4 {} 2>&1",
-                        path("base"), tiny_.data(), path(name), more));
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.out;
-  }
-  // Runs a command and returns what it prints as JSON.
-  json answer(const std::string& arguments) const {
-    const Outcome outcome = run(arguments + " threads=2 --quiet --json");
-    EXPECT_EQ(outcome.exit_code, 0) << arguments << "\n" << outcome.out;
-    return outcome.exit_code == 0 ? json::parse(outcome.out) : json();
-  }
-  double loss(const std::string& model) const {
-    return answer(fmt::format("eval {} data={} sequence_len=64", model, tiny_.eval_data()))["loss"];
-  }
-  void expect_refusal(const std::string& arguments, int code,
-                      const std::vector<std::string>& says) const {
-    expect_refused(run(arguments + kErrorsOnly), code, says);
-  }
-  std::string tiny_data() const {
-    return fmt::format("tokenizer=bytes data={} sequence_len=64", tiny_.eval_data());
-  }
-  std::string eval() const {
-    return fmt::format("eval_data={} sequence_len=64", tiny_.eval_data());
-  }
-
-  TinyRun tiny_;
-};
 
 TEST_F(SlowConversion, MergedIsBaseAndAdapter) {
   for (const std::string more : {"use_dora=false", "use_dora=true", "use_rslora=true",
@@ -383,50 +342,38 @@ TEST_F(SlowConversion, SaysWhatIsNotWritten) {
   }
 }
 
-// Models are compared as they are, whatever is said of other commands; a tokenizer may be given.
-TEST_F(SlowConversion, CompareTakesWhatItSays) {
-  train_adapter("adapter");
-  answer(fmt::format("export model={} output={} storage=q4_0", path("base"), path("q.gguf")));
-  const auto compared = [&](const std::string& models, const std::string& more) {
-    const Outcome outcome =
-        run(fmt::format("compare {} {} {} threads=1 --quiet --json", models, eval(), more));
-    EXPECT_EQ(outcome.exit_code, 0) << more;
-    std::istringstream text(outcome.out);
-    std::vector<double> divergences;
-    for (std::string line; std::getline(text, line);) {
-      divergences.push_back(json::parse(line)["kl"]);
-    }
-    return divergences;
+TEST_F(SlowConversion, SaysThatAWindowIsIgnored) {
+  json config = json::parse(tiny_.text("base/config.json"));
+  config["architectures"] = {"MistralForCausalLM"};
+  config["model_type"] = "mistral";
+  const auto notes = [&](int64_t window) {
+    config["sliding_window"] = window;
+    tiny_.file("base/config.json", config.dump());
+    return answer(fmt::format("export model={} output={} overwrite=true", path("base"),
+                              path("m.gguf")))["notes"]
+        .dump();
   };
-  const std::string both = path("base") + " " + path("q.gguf");
-  const std::vector<double> plain = compared(both, "");
-  for (const std::string& more : {std::string("storage=nf4"), "adapter=" + path("adapter"),
-                                  "adapter_weight=1 adapter=" + path("adapter")}) {
-    EXPECT_EQ(compared(both, more), plain) << more;
-  }
-  fs::copy(path("base"), path("bare"));
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
-    fs::remove(path("bare") + "/" + name);
-  }
-  EXPECT_EQ(compared(path("bare") + " " + path("q.gguf"), "tokenizer=" + path("base")), plain);
+  EXPECT_NE(notes(32).find("llama.cpp ignores the sliding window of 32 tokens"), std::string::npos);
+  EXPECT_EQ(notes(128), "[]");
 }
 
-TEST_F(SlowConversion, CompareShowsEveryModelAgainstTheFirst) {
-  answer(fmt::format("export model={} output={} storage=q4_0", path("base"), path("q.gguf")));
-  const Outcome outcome = run(fmt::format("compare {0} {1} {0} {2} threads=1 --quiet --json",
-                                          path("base"), path("q.gguf"), eval()));
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.out;
-  std::vector<json> lines;
-  std::istringstream text(outcome.out);
-  for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
-  ASSERT_EQ(lines.size(), 3u);
-  EXPECT_NEAR(lines[0]["loss"], loss("model=" + path("base")), 1e-5);
-  EXPECT_NEAR(lines[1]["loss"], loss("model=" + path("q.gguf")), 1e-5);
-  EXPECT_EQ(lines[0]["kl"], 0.0);
-  EXPECT_GT(lines[1]["kl"], 1e-6);
-  EXPECT_EQ(lines[2]["kl"], 0.0);
-  EXPECT_LT(lines[1]["bytes"], lines[0]["bytes"]);
-  expect_refusal("compare " + path("base") + " " + eval(), 2, {"two models or more"});
+// Other trainers write an adapter's tokenizer without the model's chat template.
+TEST_F(SlowConversion, AnAdapterWithoutATemplateHasTheModels) {
+  train_adapter("adapter");
+  const std::string chat = "{% for m in messages %}<{{ m.content }}>{% endfor %}";
+  tiny_.file("base/chat_template.jinja", chat);
+  const auto preview = [&](const std::string& more) {
+    return run(fmt::format("data preview model={} data={} {}", path("base"), tiny_.data(), more))
+        .out;
+  };
+  EXPECT_NE(preview("").find("<Say number 0>"), std::string::npos) << preview("");
+  EXPECT_EQ(preview("adapter=" + path("adapter")), preview(""));
+  answer(fmt::format("merge model={} adapter={} output_dir={}", path("base"), path("adapter"),
+                     path("merged")));
+  EXPECT_EQ(tiny_.text("merged/chat_template.jinja"), chat);
+  // One that is there goes before the model's.
+  tiny_.file("adapter/chat_template.jinja", "{% for m in messages %}[{{ m.content }}]{% endfor %}");
+  EXPECT_NE(preview("adapter=" + path("adapter")).find("[Say number 0]"), std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,98 @@
+// compare as users call it.
+#include "formats/safetensors.h"
+#include "tests/conversion/conversion.h"
+
+namespace jackscrew {
+namespace {
+
+using nlohmann::json;
+
+// Rows behind the tokens are padding, and tensors beside the model's are nothing of it.
+TEST_F(SlowConversion, CompareTakesPaddingAndUnusedTensors) {
+  fs::copy(path("base"), path("padded"));
+  constexpr int64_t kRows = 264;
+  json config = json::parse(tiny_.text("padded/config.json"));
+  config["vocab_size"] = kRows;
+  tiny_.file("padded/config.json", config.dump());
+  struct Part {
+    SafetensorsSpec spec;
+    std::vector<uint8_t> bytes;
+  };
+  std::vector<Part> parts = {{{"unused", "I8", {3}}, std::vector<uint8_t>(3, 1)}};
+  const SafetensorsFile file(path("base") + "/model.safetensors");
+  for (const SafetensorsEntry& entry : file.entries()) {
+    Part part{{entry.name, entry.dtype, entry.shape}, {entry.bytes.begin(), entry.bytes.end()}};
+    if (part.spec.shape[0] == 260) {
+      part.bytes.resize(part.bytes.size() / 260 * kRows);
+      part.spec.shape[0] = kRows;
+    }
+    parts.push_back(std::move(part));
+  }
+  std::vector<SafetensorsSpec> specs;
+  for (const Part& part : parts) specs.push_back(part.spec);
+  SafetensorsWriter writer(path("padded") + "/model.safetensors", specs);
+  for (const Part& part : parts) writer.write(part.spec.name, part.bytes);
+  writer.close();
+  for (const std::string& models :
+       {path("base") + " " + path("padded"), path("padded") + " " + path("base")}) {
+    const Outcome outcome =
+        run(fmt::format("compare {} {} threads=1 --quiet --json", models, eval()));
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.out;
+    std::istringstream text(outcome.out);
+    std::vector<json> lines;
+    for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+    ASSERT_EQ(lines.size(), 2u);
+    EXPECT_EQ(lines[1]["kl"], 0.0);
+    EXPECT_NEAR(lines[1]["loss"], loss("model=" + path("base")), 1e-5);
+    EXPECT_NE(lines[0]["bytes"], lines[1]["bytes"]);
+  }
+}
+
+// Models are compared as they are, whatever is said of other commands; a tokenizer may be given.
+TEST_F(SlowConversion, CompareTakesWhatItSays) {
+  train_adapter("adapter");
+  answer(fmt::format("export model={} output={} storage=q4_0", path("base"), path("q.gguf")));
+  const auto compared = [&](const std::string& models, const std::string& more) {
+    const Outcome outcome =
+        run(fmt::format("compare {} {} {} threads=1 --quiet --json", models, eval(), more));
+    EXPECT_EQ(outcome.exit_code, 0) << more;
+    std::istringstream text(outcome.out);
+    std::vector<double> divergences;
+    for (std::string line; std::getline(text, line);) {
+      divergences.push_back(json::parse(line)["kl"]);
+    }
+    return divergences;
+  };
+  const std::string both = path("base") + " " + path("q.gguf");
+  const std::vector<double> plain = compared(both, "");
+  for (const std::string& more : {std::string("storage=nf4"), "adapter=" + path("adapter"),
+                                  "adapter_weight=1 adapter=" + path("adapter")}) {
+    EXPECT_EQ(compared(both, more), plain) << more;
+  }
+  fs::copy(path("base"), path("bare"));
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    fs::remove(path("bare") + "/" + name);
+  }
+  EXPECT_EQ(compared(path("bare") + " " + path("q.gguf"), "tokenizer=" + path("base")), plain);
+}
+
+TEST_F(SlowConversion, CompareShowsEveryModelAgainstTheFirst) {
+  answer(fmt::format("export model={} output={} storage=q4_0", path("base"), path("q.gguf")));
+  const Outcome outcome = run(fmt::format("compare {0} {1} {0} {2} threads=1 --quiet --json",
+                                          path("base"), path("q.gguf"), eval()));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out;
+  std::vector<json> lines;
+  std::istringstream text(outcome.out);
+  for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_NEAR(lines[0]["loss"], loss("model=" + path("base")), 1e-5);
+  EXPECT_NEAR(lines[1]["loss"], loss("model=" + path("q.gguf")), 1e-5);
+  EXPECT_EQ(lines[0]["kl"], 0.0);
+  EXPECT_GT(lines[1]["kl"], 1e-6);
+  EXPECT_EQ(lines[2]["kl"], 0.0);
+  EXPECT_LT(lines[1]["bytes"], lines[0]["bytes"]);
+  expect_refusal("compare " + path("base") + " " + eval(), 2, {"two models or more"});
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/error.h"
-#include "base/text.h"
-
 namespace jackscrew {
 
 CsvReader::CsvReader(std::string_view text, std::string where, size_t most_of_row)
@@ -27,17 +24,22 @@ bool CsvReader::next(std::vector<std::string>& fields) {
   if (position_ == text_.size()) return false;
   row_line_ = line_;
   row_begin_ = position_;
+  complaint_.reset();
   while (true) {
     fields.push_back(position_ < text_.size() && text_[position_] == '"' ? quoted_field()
                                                                          : plain_field());
     if (at_line_end()) break;
     if (text_[position_] != ',') {
-      throw Error(ErrorKind::data,
-                  fmt::format("{}:{}: text after the closing quote of a field", where_, line_),
-                  "write a quote inside a quoted field twice");
+      complaint_ =
+          Error(ErrorKind::data,
+                fmt::format("{}:{}: text after the closing quote of a field", where_, line_),
+                "write a quote inside a quoted field twice");
+      position_ = std::min(text_.find_first_of("\r\n", position_), text_.size());
+      break;
     }
     ++position_;
   }
+  if (is_too_long(position_)) fields.clear();
   pass_line_end();
   return true;
 }
@@ -52,25 +54,16 @@ std::string CsvReader::quoted_field() {
       if (position_ == text_.size() || text_[position_] != '"') return field;
     }
     if (c == '\n') ++line_;
-    require_length(position_);
-    field += c;
+    if (!is_too_long(position_)) field += c;
   }
   throw Error(ErrorKind::data, fmt::format("{}:{}: a quote is not closed", where_, begun),
               "write a quote inside a quoted field twice");
 }
 
-void CsvReader::require_length(size_t at) const {
-  if (at - row_begin_ <= most_of_row_) return;
-  throw Error(ErrorKind::data,
-              fmt::format("{}:{}: a row of more than {}", where_, row_line_,
-                          human_bytes(static_cast<int64_t>(most_of_row_))),
-              "split it into several rows, or close the quote before it");
-}
-
 std::string CsvReader::plain_field() {
   const size_t end = std::min(text_.find_first_of(",\r\n", position_), text_.size());
-  require_length(end);
-  std::string field(text_.substr(position_, end - position_));
+  std::string field;
+  if (!is_too_long(end)) field = text_.substr(position_, end - position_);
   position_ = end;
   return field;
 }

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/error.h"
 
 namespace jackscrew {
 
@@ -15,13 +18,15 @@ inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 class CsvReader {
  public:
   // `text` must outlive the reader; `where` begins error messages. A byte-order mark is skipped. A
-  // row of more than `most_of_row` bytes is refused.
+  // row of more than `most_of_row` bytes is passed over: it has no fields.
   CsvReader(std::string_view text, std::string where, size_t most_of_row);
 
   // Reads the fields of the next non-empty row; returns false at the end. Throws Error(data) naming
-  // the line for a quote that is not closed or is followed by anything but a comma or the line's
-  // end, and for a row that is too long.
+  // the line for a quote that is not closed: where the next row begins is unknown then.
   bool next(std::vector<std::string>& fields);
+  // What is wrong with the last row, whose fields are not to be used then: a closing quote is
+  // followed by anything but a comma or the line's end.
+  const std::optional<Error>& complaint() const { return complaint_; }
   // The line, counted from 1, in which the last row began; and the bytes read so far.
   int64_t line() const { return row_line_; }
   size_t position() const { return position_; }
@@ -29,8 +34,8 @@ class CsvReader {
  private:
   std::string quoted_field();
   std::string plain_field();
-  // Throws Error(data) if the row, which has reached byte `at` of the text, is too long.
-  void require_length(size_t at) const;
+  // Whether the row, which has reached byte `at` of the text, is too long.
+  bool is_too_long(size_t at) const { return at - row_begin_ > most_of_row_; }
 
   std::string_view text_;
   std::string where_;
@@ -39,6 +44,7 @@ class CsvReader {
   size_t row_begin_ = 0;
   int64_t line_ = 1;
   int64_t row_line_ = 0;
+  std::optional<Error> complaint_;
 };
 
 }  // namespace jackscrew

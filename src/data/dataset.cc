@@ -97,6 +97,12 @@ std::vector<std::string> data_warnings(const DatasetStats& stats) {
         "{} an empty answer",
         counted(stats.notes.empty, "record") + (stats.notes.empty == 1 ? " has" : " have")));
   }
+  if (stats.notes.not_utf8 > 0) {
+    warnings.push_back(fmt::format(
+        "{} of text {} not UTF-8 and learned as single bytes: save files of another encoding as "
+        "UTF-8",
+        counted(stats.notes.not_utf8, "byte"), stats.notes.not_utf8 == 1 ? "is" : "are"));
+  }
   return warnings;
 }
 

@@ -65,6 +65,7 @@ void for_each_count(Stats& stats, const Use& use) {
   use("dropped_bos", stats.notes.dropped_bos);
   use("unused_tools", stats.notes.unused_tools);
   use("empty", stats.notes.empty);
+  use("not_utf8", stats.notes.not_utf8);
 }
 
 Json fields_of(const RecordFields& fields) {
@@ -183,6 +184,7 @@ void DatasetBuilder::add_window(std::span<const int32_t> ids) {
 }
 
 void DatasetBuilder::add_text(const Example& part) {
+  stats().notes += part.notes;
   stats().text_tokens += std::ssize(part.ids);
   text_.insert(text_.end(), part.ids.begin(), part.ids.end());
   const auto window = static_cast<size_t>(options_.sequence_len);

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "text/utf8.h"
 
 namespace jackscrew {
 
@@ -14,6 +15,17 @@ namespace {
 bool is_empty_answer(const Message& message) {
   return message.role == "assistant" && message.trained && message.fields.empty() &&
          message.content.find_first_not_of(" \t\r\n") == std::string::npos;
+}
+
+int64_t bytes_without_character(std::string_view text) {
+  int64_t count = 0;
+  for (size_t at = utf8_valid_prefix(text); at < text.size();
+       at += utf8_valid_prefix(text.substr(at))) {
+    const size_t length = utf8_step(text, at).length;
+    count += static_cast<int64_t>(length);
+    at += length;
+  }
+  return count;
 }
 
 Example from_chat(const Tokenizer& tokenizer, std::span<const Message> messages,
@@ -51,6 +63,7 @@ ChatNotes& ChatNotes::operator+=(const ChatNotes& other) {
   dropped_bos += other.dropped_bos;
   unused_tools += other.unused_tools;
   empty += other.empty;
+  not_utf8 += other.not_utf8;
   return *this;
 }
 
@@ -87,6 +100,7 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
   } else {
     const auto& document = std::get<DocumentRecord>(record);
     example = from_text(tokenizer, document.text, document.begins, false);
+    example.notes.not_utf8 = bytes_without_character(document.text);
   }
   if (options.train_on_inputs) std::fill(example.train.begin(), example.train.end(), uint8_t{1});
   return example;

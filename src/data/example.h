@@ -11,13 +11,14 @@
 
 namespace jackscrew {
 
-// Counts of irregularities in conversations.
+// Counts of irregularities in records.
 struct ChatNotes {
   int64_t untrainable = 0;   // answers whose place in the rendered text is unknown
   int64_t unended = 0;       // trained answers without a token that ends them
   int64_t dropped_bos = 0;   // conversations that began with BOS twice
   int64_t unused_tools = 0;  // conversations with tools that the chat template never mentions
   int64_t empty = 0;         // records with an empty answer to be trained
+  int64_t not_utf8 = 0;      // bytes of .txt files that belong to no character
 
   ChatNotes& operator+=(const ChatNotes& other);
   bool operator==(const ChatNotes&) const = default;

@@ -5,16 +5,18 @@
 
 namespace jackscrew {
 
+// Empty: not given. Records are then recognised by the keys of kRecordKeys; a name that is given,
+// also one of those, goes before them.
 struct RecordFields {
-  std::string messages = "messages";        // a list of messages
-  std::string instruction = "instruction";  // a question; makes a record with `output`
-  std::string input = "input";              // context of the question; may be missing
-  std::string output = "output";            // its answer
-  std::string system = "system";            // beside any of them; may be missing
-  std::string tools = "tools";              // the same
-  std::string text = "text";                // all that is trained
+  std::string messages = {};     // a list of messages
+  std::string instruction = {};  // a question; makes a record with `output`
+  std::string input = {};        // context of the question; may be missing
+  std::string output = {};       // its answer
+  std::string system = {};       // beside any of them; may be missing
+  std::string tools = {};        // the same
+  std::string text = {};         // all that is trained
   // In each message; empty: OpenAI's `role` and `content`, or ShareGPT's `from` and `value`.
-  std::string role, content;
+  std::string role = {}, content = {};
 
   bool operator==(const RecordFields&) const = default;
 };

@@ -40,6 +40,28 @@ std::string first_of(const RecordJson& object, std::initializer_list<const char*
   return {};
 }
 
+// The name of a field that was given, or else the key by which it is known.
+std::string key_or(const std::string& given, const char* known) {
+  return given.empty() ? known : given;
+}
+
+// The options by which a question and its answer are read, with what stands beside them.
+std::string pair_options(const RecordJson& object, const std::string& question,
+                         const std::string& answer) {
+  std::string set = fmt::format("field_instruction={} field_output={}", question, answer);
+  const auto add = [&](const char* option, const char* known,
+                       std::initializer_list<const char*> names) {
+    const bool is_read = question != known && answer != known && member(object, known) != nullptr;
+    const std::string name = is_read ? std::string() : first_of(object, names);
+    if (!name.empty() && name != question && name != answer) {
+      set += fmt::format(" {}={}", option, name);
+    }
+  };
+  add("field_input", "input", {"context", "passage"});
+  add("field_system", "system", {"system_prompt", "system_message"});
+  return set;
+}
+
 // Says which records are understood and, as far as can be guessed, which options would make this
 // one readable.
 std::string fields_hint(const RecordJson& object) {
@@ -53,8 +75,9 @@ std::string fields_hint(const RecordJson& object) {
   if (!list.empty() && object[list].is_array()) {
     set = "field_messages=" + list;
   } else if (!question.empty() && !answer.empty()) {
-    set = fmt::format("field_instruction={} field_output={}", question, answer);
-  } else if (const std::string text = first_of(object, {"content", "document", "body", "story"});
+    set = pair_options(object, question, answer);
+  } else if (const std::string text =
+                 first_of(object, {"text", "content", "document", "body", "story"});
              !text.empty()) {
     set = "field_text=" + text;
   }
@@ -227,6 +250,11 @@ Message to_message(const RecordJson& item, const std::string& role_key,
 void add_messages(const RecordJson& record, const std::string& key, const RecordFields& fields,
                   const std::string& place, std::vector<Message>& messages) {
   const RecordJson* list = member(record, key);
+  RecordJson of_text;  // a field of a .csv is text
+  if (list != nullptr && list->is_string()) {
+    of_text = unquoted(*list, place);
+    list = &of_text;
+  }
   if (list == nullptr || !list->is_array()) {
     fail_record(place, fmt::format("\"{}\" is not a list of messages", key));
   }
@@ -246,8 +274,9 @@ void add_messages(const RecordJson& record, const std::string& key, const Record
 }
 
 // Adds a system prompt that is beside the messages rather than among them.
-void add_system(const RecordJson& record, const std::string& key, const std::string& place,
+void add_system(const RecordJson& record, const RecordFields& fields, const std::string& place,
                 std::vector<Message>& messages) {
+  const std::string key = key_or(fields.system, "system");
   if (member(record, key) == nullptr) return;
   std::string system = content_of(record, key, false, place).value_or("");
   if (system.empty()) return;
@@ -282,23 +311,28 @@ void add_history(const RecordJson& record, const std::string& place,
 ConversationRecord conversation(const RecordJson& record, const std::string& key,
                                 const RecordFields& fields, const std::string& place) {
   ConversationRecord out;
-  out.tools = tools_of(record, fields.tools, place);
+  out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
   add_messages(record, key, fields, place, out.messages);
-  add_system(record, fields.system, place, out.messages);
+  add_system(record, fields, place, out.messages);
   return out;
 }
 
 ConversationRecord instruction(const RecordJson& record, const RecordFields& fields,
                                const std::string& place) {
-  std::string question = required(record, fields.instruction, place);
-  if (const std::string input = text_or_empty(record, fields.input, place); !input.empty()) {
-    question += "\n\n" + input;
+  const std::string instruction_key = key_or(fields.instruction, "instruction");
+  const std::string input_key = key_or(fields.input, "input");
+  const std::string output_key = key_or(fields.output, "output");
+  std::string question = required(record, instruction_key, place);
+  // Where `input` is the question itself, or its answer, it is nothing beside them.
+  if (input_key != instruction_key && input_key != output_key) {
+    const std::string input = text_or_empty(record, input_key, place);
+    if (!input.empty()) question += "\n\n" + input;
   }
   ConversationRecord out;
   add_history(record, place, out.messages);
   out.messages.push_back({"user", std::move(question)});
-  out.messages.push_back({"assistant", required(record, fields.output, place)});
-  add_system(record, fields.system, place, out.messages);
+  out.messages.push_back({"assistant", required(record, output_key, place)});
+  add_system(record, fields, place, out.messages);
   return out;
 }
 
@@ -306,15 +340,15 @@ ConversationRecord instruction(const RecordJson& record, const RecordFields& fie
 Record completion(const RecordJson& record, const RecordFields& fields, const std::string& place) {
   ConversationRecord out;
   if (record["prompt"].is_array()) {
-    out.tools = tools_of(record, fields.tools, place);
+    out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
     add_messages(record, "prompt", fields, place, out.messages);
     for (Message& message : out.messages) message.trained = false;
     add_messages(record, "completion", fields, place, out.messages);
-    add_system(record, fields.system, place, out.messages);
+    add_system(record, fields, place, out.messages);
   } else {
     CompletionRecord pair{required(record, "prompt", place), required(record, "completion", place)};
     out.messages = {{"user", pair.prompt}, {"assistant", pair.completion}};
-    add_system(record, fields.system, place, out.messages);
+    add_system(record, fields, place, out.messages);
     if (out.messages.size() == 2) return pair;
   }
   return out;
@@ -362,13 +396,14 @@ Record to_record(const RecordJson& object, const std::string& place, const Recor
   }
   const auto has = [&](const std::string& key) { return member(object, key) != nullptr; };
   // Names that the user has set take precedence over the known ones.
-  const RecordFields known;
-  if (fields.messages != known.messages && has(fields.messages)) {
+  if (!fields.messages.empty() && has(fields.messages)) {
     return conversation(object, fields.messages, fields, place);
   }
-  const bool own_pair = fields.instruction != known.instruction || fields.output != known.output;
-  if (own_pair && has(fields.instruction)) return instruction(object, fields, place);
-  if (fields.text != known.text && has(fields.text)) {
+  const bool own_pair = !fields.instruction.empty() || !fields.output.empty();
+  if (own_pair && has(key_or(fields.instruction, "instruction"))) {
+    return instruction(object, fields, place);
+  }
+  if (!fields.text.empty() && has(fields.text)) {
     return TextRecord{required(object, fields.text, place)};
   }
   if (has("messages")) return conversation(object, "messages", fields, place);

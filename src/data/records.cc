@@ -12,6 +12,7 @@
 #include "data/csv.h"
 #include "data/data_files.h"
 #include "data/record_json.h"
+#include "text/utf8.h"
 
 namespace jackscrew {
 
@@ -24,6 +25,15 @@ constexpr size_t kMostOfDocument = size_t{16} << 20;
 // Larger records are never intended: tokens of a text in one line, or a file that is not what its
 // name says. Parsed as JSON, one takes several times its bytes, on every thread.
 constexpr size_t kMostOfRecord = size_t{64} << 20;
+
+void require_length(size_t bytes, const std::string& place) {
+  if (bytes <= kMostOfRecord) return;
+  fail_record(place,
+              fmt::format("a record of {}, more than {}", human_bytes(static_cast<int64_t>(bytes)),
+                          human_bytes(static_cast<int64_t>(kMostOfRecord))),
+              "split it into several records (a quote that is not closed joins rows of a .csv); a "
+              "long text may be a .txt file of its own");
+}
 
 // The state that all readers share: the file as text, and the receivers of its records and of
 // progress.
@@ -38,18 +48,12 @@ class Reading {
         progress_(progress_callback) {}
 
   // Passes on a record of `bytes` bytes. `parse(place, fields)` makes it from the mapped file or
-  // from data that it captures.
+  // from data that it captures; it is not called where there are too many of them.
   template <class Parse>
   bool found(std::string place, size_t bytes, Parse parse, bool ends = true) const {
-    if (bytes > kMostOfRecord) {
-      fail_record(
-          place,
-          fmt::format("a record of {}, more than {}", human_bytes(static_cast<int64_t>(bytes)),
-                      human_bytes(static_cast<int64_t>(kMostOfRecord))),
-          "split it into several records; a long text may be a .txt file of its own");
-    }
-    auto keep_and_parse = [map = map_, place,
+    auto keep_and_parse = [map = map_, place, bytes,
                            parse = std::move(parse)](const RecordFields& fields) {
+      require_length(bytes, place);
       return read_whole(
           *map, [&] { return parse(place, fields); }, ErrorKind::data);
     };
@@ -99,9 +103,11 @@ void read_json_lines(Reading& reading) {
   }
 }
 
-// The bytes up to the comma or bracket that ends the first element of an array's remainder; errors
-// within the element are left to the parser.
-size_t element_size(std::string_view text) {
+// The bytes of JSON up to the first character outside of its texts of which `ends(c, depth)` is
+// true, `depth` being the brackets open before it; all of them where there is none. Errors are left
+// to the parser.
+template <class Ends>
+size_t json_size(std::string_view text, const Ends& ends) {
   int64_t depth = 0;
   bool quoted = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -112,23 +118,39 @@ size_t element_size(std::string_view text) {
       continue;
     }
     quoted = c == '"';
+    if (ends(c, depth)) return i;
     if (c == '[' || c == '{') ++depth;
-    if (depth == 0 && (c == ',' || c == ']')) return i;
     if (c == ']' || c == '}') --depth;
   }
   return text.size();
 }
 
+// The bytes up to the comma or bracket that ends the first element of an array's remainder.
+size_t element_size(std::string_view text) {
+  return json_size(text,
+                   [](char c, int64_t depth) { return depth == 0 && (c == ',' || c == ']'); });
+}
+
+constexpr const char* kJsonSpace = " \t\r\n";
+
+// Whether something follows the object that a text begins with, as in a file of one object a line.
+bool holds_more_than_an_object(std::string_view text) {
+  const size_t end = json_size(text, [](char c, int64_t depth) { return depth == 1 && c == '}'; });
+  return end < text.size() && text.find_first_not_of(kJsonSpace, end + 1) != std::string_view::npos;
+}
+
 // Parses element by element: the array as a whole would take many times its size as a tree.
 void read_json_array(Reading& reading) {
-  constexpr const char* kHint =
-      "a .json file holds one array of records; a file of one object a line is named .jsonl";
-  constexpr const char* kSpace = " \t\r\n";
+  constexpr const char* kHint = "a .json file holds one array of records, or one object a line";
   const std::string_view text = reading.text;
   const auto skip_space = [&](size_t at) {
-    return std::min(text.find_first_not_of(kSpace, at), text.size());
+    return std::min(text.find_first_not_of(kJsonSpace, at), text.size());
   };
   size_t at = skip_space(text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
+  if (at < text.size() && text[at] == '{' && holds_more_than_an_object(text.substr(at))) {
+    read_json_lines(reading);
+    return;
+  }
   if (at == text.size() || text[at] != '[') {
     fail_record(reading.file, "an array of records was expected", kHint);
   }
@@ -158,14 +180,22 @@ void read_json_array(Reading& reading) {
   reading.report(text.size() - told);
 }
 
+void require_utf8(std::string_view field, const std::string& place) {
+  if (utf8_valid_prefix(field) == field.size()) return;
+  fail_record(place, "bytes that are not UTF-8", "save the file as UTF-8");
+}
+
 // The first row holds the keys.
 void read_csv(Reading& reading) {
   const std::string& file = reading.file;
   CsvReader reader(reading.text, file, kMostOfRecord);
   std::vector<std::string> first, row;
   reader.next(first);
+  require_length(reader.position(), fmt::format("{}:1", file));
+  if (reader.complaint()) throw Error(*reader.complaint());
   const auto shared_keys = std::make_shared<const std::vector<std::string>>(std::move(first));
   const std::vector<std::string>& keys = *shared_keys;
+  for (const std::string& key : keys) require_utf8(key, fmt::format("{}:1", file));
   if (keys.size() == 1 && keys[0].find_first_of(";\t") != std::string::npos) {
     fail_record(fmt::format("{}:1", file), "the fields are not separated by commas",
                 "write the table with commas, or as .jsonl");
@@ -180,7 +210,9 @@ void read_csv(Reading& reading) {
   while (reader.next(row)) {
     const std::string place = fmt::format("{}:{}", file, reader.line());
     const size_t bytes = reader.position() - told;
-    const auto parse = [shared_keys, row](const std::string& where, const RecordFields& fields) {
+    const auto parse = [shared_keys, row, complaint = reader.complaint()](
+                           const std::string& where, const RecordFields& fields) {
+      if (complaint) throw Error(*complaint);
       if (row.size() != shared_keys->size()) {
         fail_record(where,
                     fmt::format("{} where the first row has {}", counted(std::ssize(row), "field"),
@@ -188,7 +220,10 @@ void read_csv(Reading& reading) {
                     "a field with a comma in it is quoted: \"a, b\"");
       }
       RecordJson object = RecordJson::object();
-      for (size_t i = 0; i < row.size(); ++i) object[(*shared_keys)[i]] = row[i];
+      for (size_t i = 0; i < row.size(); ++i) {
+        require_utf8(row[i], where);
+        object[(*shared_keys)[i]] = row[i];
+      }
       return to_record(object, where, fields);
     };
     if (!reading.found(place, bytes, parse)) return;

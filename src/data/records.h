@@ -59,7 +59,8 @@ using RecordCallback = std::function<bool(const Record&, const std::string& plac
 
 // Finds the records of files, in order, until there are `max_records` (0: all); a document counts
 // once, whatever its parts. A file need not fit in memory. `progress` is told the bytes of files,
-// those of a record once it has been used. Throws Error(data) as parsing does.
+// those of a record once it has been used. Throws Error(data) for a file whose records cannot be
+// told apart; what is wrong with one of them, its parse() throws.
 void find_records(std::span<const std::filesystem::path> files, int64_t max_records,
                   const FoundCallback& use, const ProgressCallback& progress = {});
 

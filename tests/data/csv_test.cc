@@ -32,21 +32,25 @@ TEST(Csv, ReadsFieldsAsRfc4180HasThem) {
   EXPECT_EQ(rows_of("\xEF\xBB\xBF"), Rows{});
 }
 
+// What is too long is not kept, and what comes after it is read.
 TEST(Csv, BoundsARow) {
-  const auto refused = [](std::string_view text) {
-    return message_of(error_of(ErrorKind::data, [&] { rows_of(text, 8); }));
-  };
   EXPECT_EQ(rows_of("a,b\n1234,678\n\"2345\",7\n", 8).size(), 3u);
-  EXPECT_EQ(refused("a,b\n1234,6789\n"), "a.csv:2: a row of more than 8 B");
-  EXPECT_EQ(refused("a,b\n1,\"4\n67890\n"), "a.csv:2: a row of more than 8 B");
+  EXPECT_EQ(rows_of("a,b\n1234,6789\nc\n", 8), (Rows{{"a", "b"}, {}, {"c"}}));
+  EXPECT_EQ(rows_of("a,b\n1,\"4\n67890\"\nc\n", 8), (Rows{{"a", "b"}, {}, {"c"}}));
 }
 
 TEST(Csv, NamesTheLineOfABrokenQuote) {
-  const auto refused = [](std::string_view text) {
-    return message_of(error_of(ErrorKind::data, [&] { rows_of(text); }));
-  };
-  EXPECT_EQ(refused("a\n\"b\nc"), "a.csv:2: a quote is not closed");
-  EXPECT_EQ(refused("\"a\nb\"x,\n"), "a.csv:2: text after the closing quote of a field");
+  EXPECT_EQ(message_of(error_of(ErrorKind::data, [&] { rows_of("a\n\"b\nc"); })),
+            "a.csv:2: a quote is not closed");
+  std::vector<std::string> fields;
+  CsvReader reader("\"a\nb\"x,\"\nc\n", "a.csv", 100);
+  ASSERT_TRUE(reader.next(fields));
+  ASSERT_TRUE(reader.complaint().has_value());
+  EXPECT_STREQ(reader.complaint()->what(), "a.csv:2: text after the closing quote of a field");
+  ASSERT_TRUE(reader.next(fields));
+  EXPECT_FALSE(reader.complaint().has_value());
+  EXPECT_EQ(fields, std::vector<std::string>{"c"});
+  EXPECT_EQ(reader.line(), 3);
 }
 
 TEST(Csv, RowsAreRecords) {
@@ -77,6 +81,10 @@ TEST(Csv, RowsAreRecords) {
   };
   expect_refused("instruction,output\na,b,c\n", "data.csv:2: 3 fields where the first row has 2");
   expect_refused("text,text\na,b\n", "column \"text\" appears twice");
+  expect_refused("text,name\na,caf\xE9\n", "data.csv:2: bytes that are not UTF-8");
+  expect_refused("text,caf\xE9\na,b\n", "data.csv:1: bytes that are not UTF-8");
+  expect_refused("text\n\"a\"b\n", "data.csv:2: text after the closing quote of a field");
+  expect_refused("\"text\"b\n", "data.csv:1: text after the closing quote of a field");
   for (const char* text : {"instruction;output\na;b\n", "instruction\toutput\na\tb\n"}) {
     expect_refused(text, "data.csv:1: the fields are not separated by commas");
   }

@@ -189,6 +189,18 @@ TEST_F(DatasetTest, JsonArraysElementByElement) {
   refuse("a.json", "[" + std::string(100000, '['), "record 1: not valid JSON");
 }
 
+TEST_F(DatasetTest, AJsonFileMayHoldAnObjectALine) {
+  const Dataset data =
+      read("a.json", "\xEF\xBB\xBF{\"text\": \"a }\", \"x\": {\"y\": []}}\r\n{\"text\": \"b\"}\n",
+           options(100));
+  ASSERT_EQ(data.size(), 2);
+  EXPECT_EQ(decode(data.example(0)), "a }<|im_end|>");
+  refuse("a.json", "{\"text\": \"a\"}\n{\"text\": 3}\n", "a.json:2: \"text\" is number");
+  for (const char* one : {"{\"text\": \"a\"}\n\n", "{\"text\": \"a\"", "{\n\"text\":\n\"a\"}"}) {
+    refuse("a.json", one, "an array of records was expected");
+  }
+}
+
 TEST_F(DatasetTest, WeightsSayHowOftenExamplesAreSeen) {
   std::vector<Example> a, b;
   for (int i = 0; i < 10; ++i) {
@@ -248,7 +260,7 @@ TEST_F(DatasetTest, ErrorsNameTheLine) {
          "\"weight\"");
   refuse("a.jsonl", "", "none of its 0 records");
   refuse("a.json", R"([{"text": "fine"}, {"text": null}])", "a.json, record 2: \"text\" is null");
-  refuse("a.json", R"({"text": "fine"})", "one object a line is named .jsonl");
+  refuse("a.json", R"({"text": "fine"})", "an array of records was expected");
   refuse("a.parquet", "text\nfine\n", "unknown kind of data file");
   expect_error(ErrorKind::data, "does not exist",
                [&] { Dataset::read(directory_ / "missing.jsonl", tokenizer_, options(10)); });

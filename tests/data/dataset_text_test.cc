@@ -31,6 +31,10 @@ TEST_F(DatasetTest, TextFilesBecomeWindows) {
   EXPECT_EQ(data.stats().trained_tokens, targets);
   EXPECT_EQ(data.stats().records, 1);
   EXPECT_EQ(data.stats().truncated, 0);
+  EXPECT_EQ(data.stats().notes.not_utf8, 40);
+  EXPECT_EQ(data_warnings(data.stats()),
+            std::vector<std::string>{"40 bytes of text are not UTF-8 and learned as single bytes: "
+                                     "save files of another encoding as UTF-8"});
   EXPECT_EQ(data.stats().text_bytes, static_cast<int64_t>(text.size()));
   EXPECT_EQ(data.stats().text_tokens, std::ssize(tokenizer_.encode(text, true)));
   // BOS leads the text, not each window; a last window of one token is left out.

@@ -145,6 +145,41 @@ TEST(Records, FieldsNameOtherKeys) {
   EXPECT_EQ(std::get<TextRecord>(parse_record(R"({"text": "t"})", "a", text)).text, "t");
 }
 
+// A name that is given counts, also where it is one of those that records are recognised by.
+TEST(Records, GivenNamesGoBeforeKnownOnes) {
+  const auto text_of = [](const RecordFields& fields, const char* json) {
+    return std::get<TextRecord>(parse_record(json, "a", fields)).text;
+  };
+  const RecordFields text{.text = "text"};
+  EXPECT_EQ(text_of(text, R"({"instruction": "a", "output": "b", "text": "t"})"), "t");
+  EXPECT_EQ(text_of(text, R"({"prompt": "a", "text": "t"})"), "t");
+  const RecordFields pair{.instruction = "instruction"};
+  const char* both = R"({"instruction": "a", "output": "b",
+                         "messages": [{"role": "user", "content": "c"}]})";
+  const auto chat = std::get<ConversationRecord>(parse_record(both, "a", pair));
+  EXPECT_EQ(chat.messages.front().content, "a");
+  EXPECT_EQ(turns(both), Turns{"user: c"});
+}
+
+TEST(Records, TheQuestionIsNotPutBelowItself) {
+  const auto question = [](const RecordFields& fields, const char* json) {
+    return std::get<ConversationRecord>(parse_record(json, "a", fields)).messages.front().content;
+  };
+  const RecordFields pair{.instruction = "input", .output = "output"};
+  EXPECT_EQ(question(pair, R"({"input": "a", "output": "b"})"), "a");
+  // Nor is its answer.
+  const RecordFields reversed{.instruction = "output", .output = "input"};
+  EXPECT_EQ(question(reversed, R"({"input": "a", "output": "b"})"), "b");
+}
+
+TEST(Records, MessagesMayBeText) {
+  EXPECT_EQ(turns(R"({"messages": "[{\"role\": \"user\", \"content\": \"a\"}]"})"),
+            Turns{"user: a"});
+  for (const char* bad : {R"({"messages": "a"})", R"({"messages": "{\"role\": \"user\"}"})"}) {
+    refuse(bad, "a.jsonl:1: \"messages\" is not a list of messages");
+  }
+}
+
 TEST(Records, HintsSayWhichFieldsWouldDo) {
   const auto hint = [](const char* json) {
     return hint_of(error_of(ErrorKind::data, [&] { parse_record(json, "a.jsonl:1"); }));
@@ -156,6 +191,15 @@ TEST(Records, HintsSayWhichFieldsWouldDo) {
        "field_instruction=question field_output=answer");
   ends(hint(R"({"prompt": "a", "response": "b"})"),
        "field_instruction=prompt field_output=response");
+  ends(hint(R"({"instruction": "a", "context": "c", "response": "b"})"),
+       "field_instruction=instruction field_output=response field_input=context");
+  ends(hint(R"({"input": "a", "context": "c", "output": "b"})"),
+       "field_instruction=input field_output=output field_input=context");
+  ends(hint(R"({"question": "a", "input": "d", "context": "c", "answer": "b"})"),
+       "field_instruction=question field_output=answer");
+  ends(hint(R"({"system_prompt": "s", "question": "a", "response": "b"})"),
+       "field_instruction=question field_output=response field_system=system_prompt");
+  ends(hint(R"({"prompt": "a", "text": "t"})"), "field_text=text");
   ends(hint(R"({"dialogue": [{"role": "user", "content": "a"}]})"), "field_messages=dialogue");
   ends(hint(R"({"title": "a", "content": "b"})"), "field_text=content");
   ends(hint(R"({"a": "b"})"),
@@ -217,10 +261,13 @@ TEST(Records, HaveABound) {
   fs::create_directories(directory);
   const std::string text(size_t{64} << 20, 'a');
   const std::string small = "\"text\": \"b\"";
+  const std::string last = "{" + small + "}";
   for (const auto& [name, content, place] :
-       {std::tuple("a.jsonl", "{" + small + "}\n\n{\"text\": \"" + text + "\"}\n", "a.jsonl:3"),
-        std::tuple("a.json", "[{" + small + "}, {\"text\": \"" + text + "\"}]", "a.json, record 2"),
-        std::tuple("a.csv", "text\nb\n\"c\n" + text + "\"\n", "a.csv:3")}) {
+       {std::tuple("a.jsonl", "{" + small + "}\n\n{\"text\": \"" + text + "\"}\n" + last,
+                   "a.jsonl:3"),
+        std::tuple("a.json", "[{" + small + "}, {\"text\": \"" + text + "\"}, " + last + "]",
+                   "a.json, record 2"),
+        std::tuple("a.csv", "text\nb\n\"c\n" + text + "\"\nb\n", "a.csv:3")}) {
     const std::vector<fs::path> files = {directory / name};
     write_text_atomic(files[0], content);
     int64_t read = 0;
@@ -230,6 +277,20 @@ TEST(Records, HaveABound) {
     EXPECT_EQ(read, 1) << name;
     EXPECT_TRUE(error.starts_with((directory / place).string() + ": a r")) << error;
     EXPECT_NE(error.find("64.0 MiB"), std::string::npos) << error;
+    // It can be left out like other bad records.
+    int64_t good = 0;
+    int64_t bad = 0;
+    find_records(files, 0, [&](const FoundRecord& found) {
+      try {
+        (void)found.parse({});
+        ++good;
+      } catch (const Error&) {
+        ++bad;
+      }
+      return true;
+    });
+    EXPECT_EQ(good, 2) << name;
+    EXPECT_EQ(bad, 1) << name;
   }
   fs::remove_all(directory);
 }

@@ -26,6 +26,7 @@ constexpr std::string_view kNf4Absmax = ".absmax";
 constexpr std::string_view kNf4Codebook = ".quant_map";
 constexpr std::string_view kNf4NestedAbsmax = ".nested_absmax";
 constexpr std::string_view kNf4NestedCodebook = ".nested_quant_map";
+
 // The differences between NF4 and FP4.
 struct FourBits {
   const char* type;  // quant_type

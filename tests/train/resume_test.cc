@@ -414,9 +414,10 @@ TEST(SlowResumeRules, AnotherFieldIsNoChangeOfTheData) {
   const Outcome other =
       run(tiny.train("out", settings + " max_steps=4 field_text=body") + kErrorsOnly);
   EXPECT_EQ(other.exit_code, 0) << other.out;
-  EXPECT_EQ(other.out,
-            "jackscrew: warning: field_text was text when the checkpoint was written and is body "
-            "now; continuing with the new value\n");
+  EXPECT_EQ(
+      other.out,
+      "jackscrew: warning: field_text was not set when the checkpoint was written and is body "
+      "now; continuing with the new value\n");
 }
 
 // What is logged of the steps since the last line is the same, whatever lines there were.

@@ -65,7 +65,10 @@ int serve_or_end_all(Transport& transport, const std::optional<Error>& wrong_arg
   };
   try {
     if (wrong_arguments) throw Error(*wrong_arguments);
-    return serve(transport);
+    serve(transport);
+    // Also where the run has failed: mpirun kills the others once a rank ends with another code,
+    // and rank 0 may not have said yet what is wrong.
+    return 0;
   } catch (const std::exception& exception) {
     const Error error = error_of(exception);
     const int exit_code = report(error.what(), error.hint(), error.kind());

@@ -422,10 +422,10 @@ std::vector<RankReport> Crew::reports() {
   });
 }
 
-void dismiss(Transport* transport, int exit_code) {
+void dismiss(Transport* transport) {
   if (transport == nullptr) return;
   for (int rank = 1; rank < transport->size(); ++rank) {
-    send_sized(*transport, rank, Tag::command, message(Command::finish).put(exit_code).bytes());
+    send_sized(*transport, rank, Tag::command, message(Command::finish).bytes());
   }
   transport->close();
 }

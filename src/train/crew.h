@@ -17,9 +17,9 @@
 
 namespace jackscrew {
 
-// Tells the other ranks, which must be waiting for the next command, that the run has ended with
-// this exit code. `transport` may be null.
-void dismiss(Transport* transport, int exit_code);
+// Tells the other ranks, which must be waiting for the next command, that the run has ended.
+// `transport` may be null.
+void dismiss(Transport* transport);
 
 // What one rank holds, and the traffic and waiting so far.
 struct RankReport {

@@ -33,7 +33,7 @@ enum class Command : uint8_t {
   list_weights,       // answers
   write_weight,       // name; answers with pieces, then an empty one
   memory,             // answers with ledgers and times
-  finish              // exit code; the last
+  finish              // the last
 };
 
 // The largest message between ranks, except for pieces of tensors.

@@ -483,13 +483,13 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
     const Error error = error_of(exception);
     if (in_common_work()) throw RanksLost(error, trainer);
     try {
-      dismiss(transport, error.exit_code());
+      dismiss(transport);
     } catch (const Error&) {  // the first error says more
       throw RanksLost(error, trainer);
     }
     throw;
   }
-  dismiss(transport, 0);
+  dismiss(transport);
   trainer->write_exports();
 }
 

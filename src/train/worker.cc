@@ -36,7 +36,7 @@ class Worker {
  public:
   explicit Worker(Transport& transport) : transport_(transport) {}
 
-  int serve() {
+  void serve() {
     for (;;) {
       const std::vector<uint8_t> bytes =
           receive_sized(transport_, 0, Tag::command, kLargestMessage);
@@ -44,7 +44,7 @@ class Worker {
       const auto command = in.get<Command>();
       if (command == Command::finish) {
         transport_.close();
-        return in.get<int>();
+        return;
       }
       obey(command, in);
     }
@@ -242,10 +242,10 @@ class Worker {
 
 }  // namespace
 
-int serve(Transport& transport) {
+void serve(Transport& transport) {
   const auto worker = std::make_shared<Worker>(transport);
   try {
-    return worker->serve();
+    worker->serve();
   } catch (const std::exception& exception) {
     throw RanksLost(error_of(exception), worker);
   }

@@ -5,8 +5,7 @@
 
 namespace jackscrew {
 
-// Serves until the run ends; returns the exit code that rank 0 sends. Throws the errors of its own
-// work as RanksLost (train/trainer.h).
-int serve(Transport& transport);
+// Serves until the run ends. Throws the errors of its own work as RanksLost (train/trainer.h).
+void serve(Transport& transport);
 
 }  // namespace jackscrew

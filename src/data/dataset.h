@@ -44,7 +44,7 @@ struct DatasetStats {
   int64_t trained_bytes = 0;   // bytes that those targets stand for, special tokens not counted
   int64_t text_bytes = 0;      // of all contents as they are in the records
   int64_t text_tokens = 0;     // of the same contents, before anything is cut or left out
-  ChatNotes notes;             // of all records
+  RecordNotes notes;           // of all records
   std::string first_bad;       // the first bad record: what is wrong, and where
 
   void add_bad(const std::string& what);

@@ -57,7 +57,7 @@ Example from_text(const Tokenizer& tokenizer, std::string_view text, bool begins
 
 }  // namespace
 
-ChatNotes& ChatNotes::operator+=(const ChatNotes& other) {
+RecordNotes& RecordNotes::operator+=(const RecordNotes& other) {
   untrainable += other.untrainable;
   unended += other.unended;
   dropped_bos += other.dropped_bos;

@@ -12,7 +12,7 @@
 namespace jackscrew {
 
 // Counts of irregularities in records.
-struct ChatNotes {
+struct RecordNotes {
   int64_t untrainable = 0;   // answers whose place in the rendered text is unknown
   int64_t unended = 0;       // trained answers without a token that ends them
   int64_t dropped_bos = 0;   // conversations that began with BOS twice
@@ -20,14 +20,14 @@ struct ChatNotes {
   int64_t empty = 0;         // records with an empty answer to be trained
   int64_t not_utf8 = 0;      // bytes of .txt files that belong to no character
 
-  ChatNotes& operator+=(const ChatNotes& other);
-  bool operator==(const ChatNotes&) const = default;
+  RecordNotes& operator+=(const RecordNotes& other);
+  bool operator==(const RecordNotes&) const = default;
 };
 
 struct Example {
   std::vector<int32_t> ids;
   std::vector<uint8_t> train;  // one for each id; 1: this token is a target
-  ChatNotes notes = {};
+  RecordNotes notes = {};
 
   // The number of targets. The first token never counts, since nothing precedes it.
   int64_t target_count() const;

@@ -139,7 +139,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
     use_.kv_tokens = virtual_tokens() + answer_tokens(use, files.config, virtual_tokens());
   }
   if (use_.kv_tokens > 0) {
-    cache_.cu_seqlens_k = OwnedTensor(*memory_, Purpose::kv_cache, DType::i32, {2});
+    cache_.cu_seqlens_k = OwnedTensor(*memory_, Purpose::io, DType::i32, {2});
     if (!use.training) {
       cache_arena_ = make_arena(Purpose::kv_cache, &ArenaSizes::kv_cache);
       stage_->place_cache(cache_, cache_arena_, use_.kv_tokens);

@@ -129,6 +129,10 @@ std::optional<int64_t> parse_bytes(std::string_view text) {
   return static_cast<int64_t>(bytes);
 }
 
+std::string plain_number(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{}", value);
+}
+
 std::string human_duration(double seconds) {
   const auto total = static_cast<int64_t>(std::llround(std::max(0.0, seconds)));
   const int64_t hours = total / 3600;

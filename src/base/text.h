@@ -33,6 +33,9 @@ std::string counted(int64_t count, std::string_view noun, std::string_view plura
 // none, since people mean GiB by it as often as bytes.
 std::optional<int64_t> parse_bytes(std::string_view text);
 
+// "nan" without its meaningless sign, else as fmt prints it.
+std::string plain_number(double value);
+
 // "1h12m", "3m05s", "12s".
 std::string human_duration(double seconds);
 

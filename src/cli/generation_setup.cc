@@ -32,7 +32,7 @@ GenerationSetup::GenerationSetup(const Recipe& given, const char* command)
       format(recipe_chat_format(recipe, tokenizer)) {
   require_weights(recipe, files);
   if (recipe.temperature == 0.0) {
-    for (const char* name : {"top_k", "top_p", "seed"}) {
+    for (const char* name : {"top_k", "top_p", "min_p", "seed"}) {
       const bool draws_weights = recipe.random_init && name == std::string_view("seed");
       if (draws_weights || recipe.options.origin(name) != kCommandLine) continue;
       warn(
@@ -41,7 +41,8 @@ GenerationSetup::GenerationSetup(const Recipe& given, const char* command)
                       name));
     }
   }
-  options.sampling = {recipe.temperature, recipe.top_k, recipe.top_p, recipe.seed};
+  options.sampling = {recipe.temperature, recipe.top_k, recipe.top_p, recipe.min_p, recipe.seed};
+  options.repetition_penalty = recipe.repetition_penalty;
   options.max_new_tokens = recipe.max_new_tokens;
   options.end_tokens = end_tokens(tokenizer, files);
   options.vocab_size = tokenizer.vocab_size();

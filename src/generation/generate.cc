@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -36,6 +37,19 @@ constexpr auto kLikelier = [](const auto& a, const auto& b) {
 
 }  // namespace
 
+void penalise_repetition(std::span<float> logits, std::span<const int32_t> text, double penalty) {
+  if (penalty == 1.0) return;
+  std::vector<int32_t> tokens(text.begin(), text.end());
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  const auto factor = static_cast<float>(penalty);
+  for (const int32_t token : tokens) {
+    const auto at = static_cast<size_t>(token);
+    if (at >= logits.size()) continue;
+    logits[at] = logits[at] > 0 ? logits[at] / factor : logits[at] * factor;
+  }
+}
+
 int32_t Sampler::draw(std::span<const float> logits, int64_t index) {
   const size_t best = likeliest(logits);
   if (options_.temperature <= 0.0) return static_cast<int32_t>(best);
@@ -46,6 +60,11 @@ int32_t Sampler::draw(std::span<const float> logits, int64_t index) {
     // The likeliest has weight 1 even if a tiny temperature made the scale infinite.
     const float below = logits[i] - highest;
     candidates_[i] = {static_cast<int32_t>(i), below == 0.0f ? 1.0f : std::exp(below * scale)};
+  }
+  if (options_.min_p > 0) {
+    std::erase_if(candidates_, [&](const Candidate& candidate) {
+      return static_cast<double>(candidate.weight) < options_.min_p;
+    });
   }
   keep_top_k();
   keep_top_p();
@@ -156,25 +175,31 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
   for (; rest.size() > piece; rest = rest.subspan(piece)) {
     session.logits(rest.first(piece), 1, true);
   }
-  std::vector<int32_t> text(rest.begin(), rest.end());  // the input of the next logits
-  Tensor logits = session.logits(text, 1, true);
+  Tensor logits = session.logits(rest, 1, true);
+  const auto ends = [&](int32_t id) {
+    const auto& all = options.end_tokens;
+    return std::find(all.begin(), all.end(), id) != all.end();
+  };
+  // Without the tokens that ended earlier answers: this one has to end, too.
+  std::vector<int32_t> text;
+  std::remove_copy_if(prompt.begin(), prompt.end(), std::back_inserter(text), ends);
   out.prefill_seconds = prefill.seconds();
   const Stopwatch decode;
   for (int64_t index = 0; index < options.max_new_tokens; ++index) {
     const int64_t width = std::min(logits.cols(), options.vocab_size);
     session.ops().copy(Tensor(row.data(), DType::f32, {1, width}), logits.columns(0, width));
-    const int32_t id =
-        sampler.draw(std::span(row).first(static_cast<size_t>(width)), std::ssize(prompt) + index);
-    const auto& ends = options.end_tokens;
-    out.ended = std::find(ends.begin(), ends.end(), id) != ends.end();
+    const std::span<float> drawn_from = std::span(row).first(static_cast<size_t>(width));
+    penalise_repetition(drawn_from, text, options.repetition_penalty);
+    const int32_t id = sampler.draw(drawn_from, std::ssize(prompt) + index);
+    out.ended = ends(id);
     if (out.ended) break;
     out.ids.push_back(id);
     use_token(id);
     const bool stopped = options.stop != nullptr && options.stop->load();
     // After the last token no logits are needed.
     if (stopped || index + 1 == options.max_new_tokens) break;
-    text.assign(1, id);
-    logits = session.logits(text, 1, true);
+    text.push_back(id);
+    logits = session.logits(std::span(text).last(1), 1, true);
     ++out.decoded;
   }
   out.decode_seconds = decode.seconds();

@@ -20,12 +20,18 @@ struct SamplingOptions {
   double temperature = 0;  // 0: always the likeliest token
   int64_t top_k = 0;       // 0: all
   double top_p = 1;
+  double min_p = 0;  // the least probability of a token, as a share of the likeliest's
   uint64_t seed = 0;
 };
 
+// Makes each token of `text` less likely in the logits of the next one: positive ones are divided
+// by `penalty`, the others multiplied by it. 1 changes nothing. (Keskar et al. 2019, section 4.1,
+// as transformers does it.)
+void penalise_repetition(std::span<float> logits, std::span<const int32_t> text, double penalty);
+
 // Draws tokens. A draw is a pure function of the logits, the options and the token's index. The
-// temperature is applied first, then top_k, then top_p to what is left; the token that crosses
-// top_p is kept. Of equal logits the lower id counts as likelier.
+// temperature is applied first, then min_p, then top_k, then top_p to what is left; the token that
+// crosses top_p is kept. Of equal logits the lower id counts as likelier.
 class Sampler {
  public:
   explicit Sampler(const SamplingOptions& options) : options_(options) {}
@@ -62,6 +68,7 @@ SessionUse generation_use(int64_t prompt_tokens, int64_t max_new_tokens);
 
 struct GenerationOptions {
   SamplingOptions sampling;
+  double repetition_penalty = 1;
   int64_t max_new_tokens = 0;
   std::vector<int32_t> end_tokens;
   int64_t vocab_size = 0;  // of the tokenizer; the model's may have rows without a token

@@ -2,6 +2,7 @@
 // the scalars of the current step, and which rows these are.
 #pragma once
 
+#include "base/progress_callback.h"
 #include "kernels/ops.h"
 #include "kernels/row_count.h"
 #include "kernels/step_scalars.h"
@@ -16,6 +17,8 @@ struct Context {
   RowCount rows = {};     // of the tokens, or at the loss head of the targets
   // Of the step: no gradient is formed after its own.
   bool is_last_micro_batch = false;
+  // Called with 1 after every block, forward and backward. May be null.
+  const ProgressCallback* block_passed = nullptr;
 };
 
 }  // namespace jackscrew

@@ -188,6 +188,7 @@ Tensor Stage::forward(const Context& of_step, const Batch& batch, const Tensor* 
     }
     spare = x;
     x = out;
+    if (context.block_passed != nullptr) (*context.block_passed)(1);
   }
   return x;
 }
@@ -283,6 +284,7 @@ void Stage::backward(const Context& of_step, const Batch& batch, const Tensor& d
       saved = stash.blocks[i];
     }
     blocks_[i].backward(context, batch, stash.inputs[i], saved, d, need_dx);
+    if (context.block_passed != nullptr) (*context.block_passed)(1);
   }
   if (!spec_.embedding || !embedding_->learns()) return;
   Gradient g(context, gather_contributor(), *embedding_->weight);

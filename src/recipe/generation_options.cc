@@ -53,6 +53,21 @@ constexpr OptionSpec kGenerationOptions[] = {
      .min = 0,
      .max = 1,
      .affects_result = false},
+    {.name = "min_p",
+     .type = number,
+     .default_text = "0",
+     .help = "sample from tokens at least this probable, as a share of the likeliest's probability",
+     .min = 0,
+     .max = 1,
+     .affects_result = false},
+    {.name = "repetition_penalty",
+     .type = number,
+     .default_text = "1",
+     .help = "logits of tokens that the text has, prompt included: divided by this where they are "
+             "positive, else multiplied by it; 1: as they are",
+     .min = 0.01,
+     .max = 100,
+     .affects_result = false},
 };
 
 }  // namespace
@@ -69,6 +84,8 @@ void GenerationSettings::read(const OptionSet& options) {
   temperature = options.number("temperature");
   top_k = options.integer("top_k");
   top_p = options.number("top_p");
+  min_p = options.number("min_p");
+  repetition_penalty = options.number("repetition_penalty");
   if (top_p > 0) return;
   throw Error(ErrorKind::usage, "top_p is 0, no token could be sampled", "1 means all tokens");
 }

@@ -17,6 +17,8 @@ struct GenerationSettings {
   double temperature = 0;
   int64_t top_k = 0;  // 0: all
   double top_p = 0;
+  double min_p = 0;
+  double repetition_penalty = 0;
 
   // Throws Error(usage) where no token could be sampled.
   void read(const OptionSet& options);

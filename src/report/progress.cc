@@ -103,6 +103,16 @@ std::string format_step_line(const StepLine& line, bool colour, int width) {
   return out;
 }
 
+ProgressStyle step_style(const ProgressStyle& style) {
+  // Bars that come and go with every step of a second or two would be a flicker.
+  constexpr double kPatience = 3.0;
+  ProgressStyle out = style;
+  out.quiet = style.quiet || !style.is_terminal;
+  out.patience = kPatience;
+  out.check = {};
+  return out;
+}
+
 ProgressBar::ProgressBar(std::ostream& stream, ProgressStyle style, std::string title,
                          int64_t total, std::string unit)
     : stream_(stream),
@@ -133,6 +143,11 @@ void ProgressBar::finish() {
                                           human_duration(watch_.seconds()));
   // The escape clears the rest of the longer bar.
   stream_ << (style_.is_terminal ? "\r\x1b[K" : "") << summary << '\n' << std::flush;
+}
+
+void ProgressBar::clear() {
+  if (std::exchange(finished_, true) || !shown_ || !style_.is_terminal) return;
+  stream_ << "\r\x1b[K" << std::flush;
 }
 
 void ProgressBar::update() {

@@ -52,6 +52,10 @@ struct ProgressStyle {
   std::function<void()> check = {};
 };
 
+// The style for a step of a run: on a terminal alone, if it takes long, and without the check,
+// which would end it halfway.
+ProgressStyle step_style(const ProgressStyle& style);
+
 // Shows the progress of work whose amount is known. On a terminal, a bar is redrawn in place when
 // its percentage changes, and replaced by a summary; elsewhere there is one plain line at the start
 // and one at the end. Work that ends within the style's patience prints nothing. Not thread-safe.
@@ -71,6 +75,8 @@ class ProgressBar {
   ProgressCallback callback();
   // Reports that the work is complete and how long it took.
   void finish();
+  // Ends it without a summary, and leaves the cursor where the bar began.
+  void clear();
 
  private:
   void update();

@@ -350,17 +350,28 @@ void Session::begin_accumulation(const StepBatch& batch, double learning_rate, i
   begin_step(run, step);
 }
 
-void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
+int64_t Session::block_passes(const StepBatch& batch) const {
+  const Place& place = use_.place;
+  const auto count = std::ssize(batch.micro_batches);
+  const int64_t micro_batches =
+      place.lane_begin(place.end_lane(), count) - place.lane_begin(place.first_lane(), count);
+  return 2 * micro_batches * (stage_->spec().last_block - stage_->spec().first_block);
+}
+
+void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t step,
+                         const ProgressCallback& progress) {
   const double waited_before = peers_->seconds_waited();
   begin_accumulation(batch, learning_rate, step);
   auto ban = std::make_unique<NoAllocation>(*memory_);
-  use_.place.is_whole() ? accumulate_whole(batch) : accumulate_parts(batch);
+  Context run = context(true);
+  // A device that works beside this thread has only been told what to do.
+  if (progress && device_->shares_host_memory()) run.block_passed = &progress;
+  use_.place.is_whole() ? accumulate_whole(run, batch) : accumulate_parts(run, batch);
   step_ban_ = std::move(ban);
   step_seconds_waited_ += peers_->seconds_waited() - waited_before;
 }
 
-void Session::accumulate_whole(const StepBatch& batch) {
-  Context run = context(true);
+void Session::accumulate_whole(Context& run, const StepBatch& batch) {
   Flight& flight = flights_.front().flight;
   Progress before{batch.first_token, 0};
   for (const MicroBatch& micro_batch : batch.micro_batches) {

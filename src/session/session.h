@@ -153,7 +153,10 @@ class Session {
   // One optimizer step in two halves: gradients of all micro-batches, then the update. `step`
   // counts from 0 and selects the random numbers. From the first step on that is not finite,
   // updates change nothing.
-  void accumulate(const StepBatch& batch, double learning_rate, int64_t step);
+  // `progress` is called with 1 for each of at most block_passes() passes through a block.
+  void accumulate(const StepBatch& batch, double learning_rate, int64_t step,
+                  const ProgressCallback& progress = {});
+  int64_t block_passes(const StepBatch& batch) const;
   void apply(const WeightDecay& weight_decay);
   // Waits for the device and returns the result of the last step, or of the first that was not
   // finite; in that case updates work again afterwards.
@@ -215,9 +218,9 @@ class Session {
   // Returns what one step sends.
   Traffic rehearse_work();
   void begin_accumulation(const StepBatch& batch, double learning_rate, int64_t step);
-  void accumulate_whole(const StepBatch& batch);
+  void accumulate_whole(Context& run, const StepBatch& batch);
   // The same for a step that is cut into lanes, or a model that is cut into stages.
-  void accumulate_parts(const StepBatch& batch);
+  void accumulate_parts(Context& run, const StepBatch& batch);
   // Forward through this stage with nothing kept for backward; receives from the stage before and
   // sends to the one after.
   Tensor pass_through(Context& run, InFlight& flight, KvCache* cache);

@@ -20,7 +20,7 @@ Tensor sum_at(const Tensor& scalars, size_t offset) {
 
 }  // namespace
 
-void Session::accumulate_parts(const StepBatch& batch) {
+void Session::accumulate_parts(Context& run, const StepBatch& batch) {
   const Place& place = use_.place;
   const auto count = std::ssize(batch.micro_batches);
   const int64_t first = place.lane_begin(place.first_lane(), count);
@@ -41,7 +41,6 @@ void Session::accumulate_parts(const StepBatch& batch) {
     }
   };
   end_lanes(first);
-  Context run = context(true);
   for (const Turn& turn :
        one_forward_one_backward(place.stage(), place.layout.stages, end - first)) {
     const int64_t index = first + turn.micro_batch;

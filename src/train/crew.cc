@@ -226,14 +226,15 @@ void Crew::begin_run(int64_t total_steps) {
   });
 }
 
-void Crew::accumulate(const StepBatch& batch, double learning_rate, int64_t step) {
+void Crew::accumulate(const StepBatch& batch, double learning_rate, int64_t step,
+                      const ProgressCallback& progress) {
   return in_common_work([&] {
     if (!is_alone()) {
       MessageWriter out = message(Command::accumulate);
       put(out.put(step).put(learning_rate), batch);
       send_all(out);
     }
-    session_->accumulate(batch, learning_rate, step);
+    session_->accumulate(batch, learning_rate, step, progress);
   });
 }
 

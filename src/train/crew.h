@@ -49,7 +49,8 @@ class Crew : public ResultSource {
 
   // The functions of Session and Learner of these names, applied to all ranks.
   void begin_run(int64_t total_steps);
-  void accumulate(const StepBatch& batch, double learning_rate, int64_t step);
+  void accumulate(const StepBatch& batch, double learning_rate, int64_t step,
+                  const ProgressCallback& progress);
   void apply(const WeightDecay& weight_decay);
   StepResult result();
   double evaluate(const StepBatch& batch, const ProgressCallback& progress);

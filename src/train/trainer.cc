@@ -34,11 +34,6 @@ namespace jackscrew {
 
 namespace {
 
-// "nan" without its meaningless sign.
-std::string plain_number(double value) {
-  return std::isnan(value) ? "nan" : fmt::format("{}", value);
-}
-
 class Trainer {
  public:
   Trainer(const Recipe& recipe, const TrainConsole& console, Transport* transport)
@@ -323,7 +318,7 @@ class Trainer {
       const int64_t step = done++;
       const Stopwatch watch;
       const StepBatch batch = sampler_->step(step);
-      crew_->accumulate(batch, schedule_.rate(step), step);
+      accumulate(batch, step);
       crew_->apply(recipe_.weight_decay);
       for (const LearnerEvent& event : crew_->take_events()) {
         log_->event(step, event);
@@ -346,6 +341,15 @@ class Trainer {
                       watch_.best_text()));
     }
     return done;
+  }
+
+  // On a terminal, a long step shows how far it is.
+  void accumulate(const StepBatch& batch, int64_t step) {
+    ProgressBar bar(std::cerr, step_style(console_.style),
+                    fmt::format("step {}/{}", step + 1, total_steps_),
+                    crew_->session().block_passes(batch), "blocks");
+    crew_->accumulate(batch, schedule_.rate(step), step, bar.callback());
+    bar.clear();
   }
 
   [[noreturn]] void give_up(int64_t step, double loss) {

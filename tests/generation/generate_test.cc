@@ -129,6 +129,43 @@ TEST(Generation, PiecesOfALongPromptTakeWhatWasPlanned) {
   EXPECT_EQ(session.memory().ledger().peak, plan.ledger.peak);
 }
 
+TEST(Generation, APenaltyKeepsAnAnswerFromRepeating) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const std::vector<int32_t> prompt = {5, 17, 2, 40};
+  const auto session = make_session(make_recipe({}), files, generation_use(4, 12));
+  GenerationOptions options;
+  options.repetition_penalty = 100;
+  options.max_new_tokens = 12;
+  options.vocab_size = files.config.vocab_size;
+  const auto ids = generate(*session, prompt, options, [](int32_t) {}).ids;
+  std::set<int32_t> all(prompt.begin(), prompt.end());
+  all.insert(ids.begin(), ids.end());
+  EXPECT_EQ(all.size(), prompt.size() + ids.size());
+}
+
+// Where the likeliest token stands in the prompt.
+TEST(Generation, APenaltySparesTheTokensThatEndAnswers) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto session = make_session(make_recipe({}), files, generation_use(2, 1));
+  int found = 0;
+  for (int32_t first = 0; first < 30; ++first) {
+    for (int32_t end = 0; end < 30; ++end) {
+      const std::vector<int32_t> prompt = {first, end};
+      GenerationOptions options;
+      options.max_new_tokens = 1;
+      options.vocab_size = files.config.vocab_size;
+      const auto answer = [&] { return generate(*session, prompt, options, [](int32_t) {}); };
+      if (answer().ids != std::vector<int32_t>{end}) continue;
+      ++found;
+      options.repetition_penalty = 100;
+      EXPECT_NE(answer().ids, std::vector<int32_t>{end});
+      options.end_tokens = {end};
+      EXPECT_TRUE(answer().ended);
+    }
+  }
+  EXPECT_GT(found, 0);
+}
+
 TEST(Adapter, SettingsThatContradictItAreRefused) {
   const std::string adapter = "adapter=" + golden_path("lora").string();
   const auto with = [&](const std::vector<std::string>& more) {
@@ -241,6 +278,24 @@ TEST(Sampler, TopKAndTopPKeepTheLikeliest) {
   // top_p counts what top_k left: 0.5 / 0.8 is more than 0.6.
   expect_shares({.temperature = 1, .top_k = 2, .top_p = 0.6, .seed = 7}, {0, 0, 1, 0});
   expect_shares({.temperature = 1, .top_k = 1, .seed = 8}, {0, 0, 1, 0});
+}
+
+TEST(Sampler, MinPIsAShareOfTheLikeliest) {
+  // 0.3 is 0.6 of the likeliest's 0.5, and 0.15 is 0.3 of it.
+  expect_shares({.temperature = 1, .min_p = 0.31, .seed = 12}, {0.375, 0, 0.625, 0});
+  expect_shares({.temperature = 1, .min_p = 1, .seed = 13}, {0, 0, 1, 0});
+  // The temperature comes first: 0.36, 0.01, 1 and 0.09 of the likeliest's.
+  expect_shares({.temperature = 0.5, .min_p = 0.3, .seed = 14}, {0.36 / 1.36, 0, 1 / 1.36, 0});
+}
+
+// The values of transformers.RepetitionPenaltyLogitsProcessor(1.5).
+TEST(Sampler, RepetitionIsPenalisedOnceForEachToken) {
+  const std::vector<int32_t> text = {1, 3, 4, 4, 3, 100};  // an id without a logit
+  std::vector<float> logits = {3, -3, 0, 6, -1.5, 2};
+  penalise_repetition(logits, text, 1.0);
+  EXPECT_EQ(logits, (std::vector<float>{3, -3, 0, 6, -1.5, 2}));
+  penalise_repetition(logits, text, 1.5);
+  EXPECT_EQ(logits, (std::vector<float>{3, -4.5, 0, 4, -2.25, 2}));
 }
 
 TEST(Sampler, TopPOfALargeVocabulary) {

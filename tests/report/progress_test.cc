@@ -132,6 +132,26 @@ TEST(ProgressBar, NarrowTerminalsNeverWrap) {
   }
 }
 
+TEST(ProgressBar, ABarOfAStepLeavesNothing) {
+  std::ostringstream out;
+  ProgressBar bar(out, {.is_terminal = true, .width = 8, .patience = 0}, "at", 4, "B");
+  bar.clear();
+  bar.advance(4);
+  bar.finish();
+  EXPECT_EQ(out.str(), "\r\x1b[Kat   0%\r\x1b[K");
+}
+
+TEST(ProgressBar, AStepHasOneOnATerminalAlone) {
+  const auto check = [] { FAIL(); };
+  const ProgressStyle step = step_style({.is_terminal = true, .width = 70, .check = check});
+  EXPECT_FALSE(step.quiet);
+  EXPECT_EQ(step.width, 70);
+  EXPECT_GT(step.patience, ProgressStyle().patience);
+  EXPECT_FALSE(step.check);
+  EXPECT_TRUE(step_style({.is_terminal = false}).quiet);
+  EXPECT_TRUE(step_style({.is_terminal = true, .quiet = true}).quiet);
+}
+
 TEST(ProgressBar, AnAbandonedBarLeavesAFreshLine) {
   std::ostringstream out;
   { const ProgressBar bar(out, {.is_terminal = true, .patience = 0}, "loading", 10, "B"); }

@@ -56,6 +56,24 @@ TEST(Session, TellsOfItsProgress) {
   }
 }
 
+TEST(Session, TellsOfEveryPassThroughABlock) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const StepBatch batch{{sequence(16), sequence(5)}, 19, 21, 0};
+  for (const char* recomputes : {"false", "true"}) {
+    const Recipe recipe =
+        make_recipe({"method=full", std::string("gradient_checkpointing=") + recomputes});
+    const auto session = make_session(recipe, files, training_use(16));
+    int64_t passed = 0;
+    session->accumulate(batch, 1e-3, 0, [&](int64_t amount) { passed += amount; });
+    session->update({});
+    EXPECT_EQ(passed, 2 * 2 * files.config.num_hidden_layers);
+    EXPECT_EQ(passed, session->block_passes(batch));
+    session->accumulate(batch, 1e-3, 1);
+    session->update({});
+    EXPECT_EQ(passed, session->block_passes(batch));
+  }
+}
+
 TEST(Session, NamesAParameterThatIsNotFinite) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
   for (const char* settings : {"method=full", "method=lora"}) {

@@ -12,6 +12,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "formats/shape.h"
 
 namespace jackscrew {
@@ -27,36 +28,58 @@ constexpr int64_t kMaxAlignment = int64_t{1} << 20;
 constexpr uint64_t kMinValueBytes = 8 + 4 + 1;
 constexpr uint64_t kMinTensorBytes = 8 + 4 + 8 + 4 + 8;
 
+// A type of ggml: `elements` in a row take `bytes`.
 struct BlockFormat {
-  uint32_t type;
-  const char* format;
-  int64_t elements;
-  int64_t bytes;
+  const char* name = nullptr;  // null: a number that ggml has retired
+  int64_t elements = 0;
+  int64_t bytes = 0;  // 0: the type is not read
 };
-constexpr std::array<BlockFormat, 26> kFormats = {
-    {{0, "f32", 1, 4},         {1, "f16", 1, 2},         {2, "q4_0", 32, 18},
-     {3, "q4_1", 32, 20},      {6, "q5_0", 32, 22},      {7, "q5_1", 32, 24},
-     {8, "q8_0", 32, 34},      {10, "q2_k", 256, 84},    {11, "q3_k", 256, 110},
-     {12, "q4_k", 256, 144},   {13, "q5_k", 256, 176},   {14, "q6_k", 256, 210},
-     {16, "iq2_xxs", 256, 66}, {17, "iq2_xs", 256, 74},  {18, "iq3_xxs", 256, 98},
-     {19, "iq1_s", 256, 50},   {20, "iq4_nl", 32, 18},   {21, "iq3_s", 256, 110},
-     {22, "iq2_s", 256, 82},   {23, "iq4_xs", 256, 136}, {29, "iq1_m", 256, 56},
-     {30, "bf16", 1, 2},       {34, "tq1_0", 256, 54},   {35, "tq2_0", 256, 66},
-     {39, "mxfp4", 32, 17},    {40, "nvfp4", 64, 36}}};
-
-// Indexed by ggml's type numbers; null for numbers that ggml has retired.
-constexpr std::array<const char*, 42> kTypeNames = {
-    "F32",     "F16",   "Q4_0",   "Q4_1",  nullptr, nullptr,  "Q5_0",  "Q5_1",    "Q8_0",
-    "Q8_1",    "Q2_K",  "Q3_K",   "Q4_K",  "Q5_K",  "Q6_K",   "Q8_K",  "IQ2_XXS", "IQ2_XS",
-    "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "I8",    "I16",     "I32",
-    "I64",     "F64",   "IQ1_M",  "BF16",  nullptr, nullptr,  nullptr, "TQ1_0",   "TQ2_0",
-    nullptr,   nullptr, nullptr,  "MXFP4", "NVFP4", "Q1_0"};
+// Indexed by ggml's type numbers.
+constexpr std::array<BlockFormat, 42> kTypes = {{{"F32", 1, 4},
+                                                 {"F16", 1, 2},
+                                                 {"Q4_0", 32, 18},
+                                                 {"Q4_1", 32, 20},
+                                                 {},
+                                                 {},
+                                                 {"Q5_0", 32, 22},
+                                                 {"Q5_1", 32, 24},
+                                                 {"Q8_0", 32, 34},
+                                                 {"Q8_1"},
+                                                 {"Q2_K", 256, 84},
+                                                 {"Q3_K", 256, 110},
+                                                 {"Q4_K", 256, 144},
+                                                 {"Q5_K", 256, 176},
+                                                 {"Q6_K", 256, 210},
+                                                 {"Q8_K"},
+                                                 {"IQ2_XXS", 256, 66},
+                                                 {"IQ2_XS", 256, 74},
+                                                 {"IQ3_XXS", 256, 98},
+                                                 {"IQ1_S", 256, 50},
+                                                 {"IQ4_NL", 32, 18},
+                                                 {"IQ3_S", 256, 110},
+                                                 {"IQ2_S", 256, 82},
+                                                 {"IQ4_XS", 256, 136},
+                                                 {"I8"},
+                                                 {"I16"},
+                                                 {"I32"},
+                                                 {"I64"},
+                                                 {"F64"},
+                                                 {"IQ1_M", 256, 56},
+                                                 {"BF16", 1, 2},
+                                                 {},
+                                                 {},
+                                                 {},
+                                                 {"TQ1_0", 256, 54},
+                                                 {"TQ2_0", 256, 66},
+                                                 {},
+                                                 {},
+                                                 {},
+                                                 {"MXFP4", 32, 17},
+                                                 {"NVFP4", 64, 36},
+                                                 {"Q1_0"}}};
 
 const BlockFormat* find_format(uint32_t type) {
-  for (const BlockFormat& known : kFormats) {
-    if (known.type == type) return &known;
-  }
-  return nullptr;
+  return type < kTypes.size() && kTypes[type].bytes > 0 ? &kTypes[type] : nullptr;
 }
 
 // Bytes of one element; 0 for strings and arrays, which have no fixed size.
@@ -112,21 +135,21 @@ double shortest_decimal(float value) {
 }  // namespace
 
 std::string ggml_type_name(uint32_t type) {
-  const bool known = type < kTypeNames.size() && kTypeNames[type] != nullptr;
-  return known ? kTypeNames[type] : fmt::format("type {}", type);
+  const bool known = type < kTypes.size() && kTypes[type].name != nullptr;
+  return known ? kTypes[type].name : fmt::format("type {}", type);
 }
 
 std::optional<uint32_t> ggml_type(std::string_view format) {
-  for (const BlockFormat& known : kFormats) {
-    if (known.format == format) return known.type;
+  for (uint32_t type = 0; type < kTypes.size(); ++type) {
+    if (find_format(type) != nullptr && lower_case(kTypes[type].name) == format) return type;
   }
   return std::nullopt;
 }
 
 std::string readable_ggml_types() {
   std::string out;
-  for (const BlockFormat& known : kFormats) {
-    out += (out.empty() ? "" : ", ") + ggml_type_name(known.type);
+  for (const BlockFormat& type : kTypes) {
+    if (type.bytes > 0) out += fmt::format("{}{}", out.empty() ? "" : ", ", type.name);
   }
   return out;
 }
@@ -313,7 +336,7 @@ void GgufFile::place_tensors(uint64_t position) {
       fail(ErrorKind::model, "{}: tensor {} {} {} reaches past the end of the file", where_,
            tensor.name, ggml_type_name(tensor.type), shape_text(tensor.shape));
     }
-    tensor.format = format->format;
+    tensor.format = lower_case(format->name);
     tensor.bytes =
         file_.bytes().subspan(static_cast<size_t>(tensor.offset), static_cast<size_t>(*bytes));
     placed.push_back(&tensor);

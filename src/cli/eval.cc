@@ -21,14 +21,17 @@ void print_result(const EvalResult& result) {
              counted(result.tokens, "token"), counted(result.records, "record"));
 }
 
+bool asks_for_data(const Recipe& recipe) {
+  return recipe.options.origin("data") == kCommandLine;
+}
+
 // What is scored: `data`, or eval_data, so that the recipe of a training run is scored on what it
 // holds out.
 std::vector<std::string> held_out(const Recipe& recipe) {
   const OptionSet& options = recipe.options;
-  const bool asks_for_data = options.origin("data") == kCommandLine;
-  if (recipe.eval_data.empty() || asks_for_data) {
+  if (recipe.eval_data.empty() || asks_for_data(recipe)) {
     options.require("data", "eval");
-    warn_of_unused(recipe, "eval", {"eval_data"}, " beside data");
+    warn_of_unused(recipe, "eval", {"eval_data", "val_size"}, " beside data");
     return recipe.data;
   }
   if (!recipe.quiet && options.was_set("data")) {
@@ -44,6 +47,33 @@ bool has_documents(const DataPlace& place) {
   });
 }
 
+// The data sets that are scored.
+std::vector<Dataset> load_scored(const Recipe& recipe, const Tokenizer& tokenizer,
+                                 const ProgressStyle& style) {
+  DatasetOptions options = dataset_options(recipe, tokenizer);
+  const std::vector<DataPlace> places = data_places(recipe.data);
+  if (recipe.val_size > 0 && !asks_for_data(recipe)) {
+    warn_of_unused(recipe, "eval", {"stride"}, " with val_size");
+    const Dataset all = load_datasets(places, tokenizer, options, style);
+    std::vector<Dataset> parts = {all.split(recipe.val_size, recipe.seed).second};
+    if (!recipe.quiet) {
+      write_stderr(fmt::format("scoring what val_size holds out of the data: {} of {} examples\n",
+                               parts[0].size(), all.size()));
+    }
+    return parts;
+  }
+  options.stride = recipe.stride;
+  if (std::ranges::none_of(places, has_documents)) {
+    warn_of_unused(recipe, "eval", {"stride"}, " without a .txt file");
+  }
+  std::vector<Dataset> parts;
+  for (const DataPlace& place : places) {
+    for (const std::string& line : place.left_out_warnings(DataPart::evaluation)) warn(line);
+    parts.push_back(load_dataset(place, tokenizer, options, style, DataPart::evaluation));
+  }
+  return parts;
+}
+
 int score(const Recipe& given) {
   Recipe recipe = with_adapter_options(given);
   recipe.options.require("model", "eval");
@@ -52,18 +82,8 @@ int score(const Recipe& given) {
   require_weights(recipe, files);
   settle_lengths(recipe, files.config);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
-  DatasetOptions options = dataset_options(recipe, tokenizer);
-  options.stride = recipe.stride;
   const ProgressStyle style = stderr_style(recipe.quiet);
-  std::vector<Dataset> parts;
-  const std::vector<DataPlace> places = data_places(recipe.data);
-  if (std::ranges::none_of(places, has_documents)) {
-    warn_of_unused(recipe, "eval", {"stride"}, " without a .txt file");
-  }
-  for (const DataPlace& place : places) {
-    for (const std::string& line : place.left_out_warnings(DataPart::evaluation)) warn(line);
-    parts.push_back(load_dataset(place, tokenizer, options, style, DataPart::evaluation));
-  }
+  const std::vector<Dataset> parts = load_scored(recipe, tokenizer, style);
   // Several records are scored together; 2048 tokens keep the products busy, and more would only
   // take memory.
   constexpr int64_t kTokens = 2048;

@@ -45,7 +45,7 @@ GenerationSetup::GenerationSetup(const Recipe& given, const char* command)
   options.repetition_penalty = recipe.repetition_penalty;
   options.max_new_tokens = recipe.max_new_tokens;
   options.end_tokens = end_tokens(tokenizer, files);
-  options.vocab_size = tokenizer.vocab_size();
+  options.vocab_size = drawable_tokens(tokenizer);
   if (!recipe.adapter.empty()) virtual_tokens = jackscrew::virtual_tokens(recipe);
   longest_text = files.config.longest_sequence() - virtual_tokens;
 }

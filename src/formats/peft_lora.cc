@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <regex>
 #include <set>
 
 #include "base/error.h"
@@ -136,8 +137,9 @@ void read_lora_settings(const json& config, const std::string& where, PeftAdapte
     if (fields.boolean("ensure_weight_tying", false))
       adapter.settings["ensure_weight_tying"] = true;
   }
-  if (const json* layers = fields.find("layers_to_transform"); layers && !at_rest(*layers)) {
-    adapter.settings["layers_to_transform"] = *layers;
+  for (const char* key : {"layers_to_transform", "exclude_modules"}) {
+    const json* value = fields.find(key);
+    if (value && !at_rest(*value)) adapter.settings[key] = *value;
   }
   if (const json* targets = fields.find("target_modules")) {
     adapter.settings["target_modules"] = *targets;
@@ -219,10 +221,36 @@ void check_complete(const LoraModules& modules, size_t parts_of_each, const std:
   }
 }
 
-// A lora_target that selects the adapted modules in any model of as many layers: names of modules
-// if every layer has the same ones adapted, else all paths. With `some_layers` a model has more of
-// them.
-std::vector<std::string> targets_of(const LoraModules& adapted, bool some_layers) {
+// Whether names, ends of paths or an expression match a module whatever its layer's number: they
+// have no digit, and an expression nothing that could match one but `.*`.
+bool match_any_layer(const nlohmann::ordered_json& modules) {
+  if (modules.is_null()) return true;
+  const auto has = [](const std::string& text, const char* characters) {
+    return text.find_first_of(characters) != std::string::npos;
+  };
+  if (modules.is_string()) {
+    const std::string rest =
+        std::regex_replace(modules.get<std::string>(), std::regex(R"(\.\*|\\\.)"), "");
+    return !has(rest, "0123456789.*+?[]{}\\^$");
+  }
+  return std::none_of(modules.begin(), modules.end(), [&](const auto& name) {
+    return name.is_string() && has(name.template get<std::string>(), "0123456789");
+  });
+}
+
+// Whether these settings select the same modules in every layer that a model may have.
+bool in_every_layer(const nlohmann::ordered_json& settings) {
+  const auto matches = [&](const char* key) {
+    return !settings.contains(key) || match_any_layer(settings[key]);
+  };
+  return !settings.contains("layers_to_transform") && matches("target_modules") &&
+         matches("exclude_modules");
+}
+
+// A lora_target that selects the adapted modules: their names if every layer has the same ones
+// adapted, else all paths. How many layers the model has is not known here: `in_every_layer` says
+// that there are no more than those adapted.
+std::vector<std::string> targets_of(const LoraModules& adapted, bool in_every_layer) {
   std::set<std::string> paths, layers, modules;
   for (const auto& [path, parts] : adapted) {
     paths.insert(path);
@@ -230,7 +258,7 @@ std::vector<std::string> targets_of(const LoraModules& adapted, bool some_layers
     layers.insert(path.substr(0, path.find('.', kLayers.size())));
   }
   // Layers must count from 0 without gaps, or names of modules would select layers in the gaps too.
-  bool all = !some_layers;
+  bool all = in_every_layer;
   for (size_t i = 0; i < layers.size(); ++i) {
     all = all && layers.contains(fmt::format("{}{}", kLayers, i));
   }
@@ -278,8 +306,7 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
   }
   // target_modules may be an expression or ends of paths, and another setting may exclude some
   // modules: the tensors tell the targets. A recipe may give these or the expression.
-  const std::vector<std::string> targets =
-      targets_of(modules, settings.contains("layers_to_transform"));
+  const std::vector<std::string> targets = targets_of(modules, in_every_layer(settings));
   std::vector<std::string> accepted_instead = {"all-linear", "all"};
   if (const auto& given = settings["target_modules"]; given.is_string()) {
     accepted_instead.push_back(given.get<std::string>());

@@ -149,6 +149,12 @@ std::vector<int32_t> end_tokens(const Tokenizer& tokenizer, const ModelFiles& fi
   return ids;
 }
 
+int64_t drawable_tokens(const Tokenizer& tokenizer) {
+  int64_t count = tokenizer.vocab_size();
+  while (count > 1 && tokenizer.kind(static_cast<int32_t>(count - 1)) == TokenKind::unused) --count;
+  return count;
+}
+
 SessionUse generation_use(int64_t prompt_tokens, int64_t max_new_tokens) {
   const int64_t positions = checked_add(prompt_tokens, max_new_tokens);
   return {.training = false,

@@ -63,6 +63,10 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat&
 // mean something else here: only special tokens among them count.
 std::vector<int32_t> end_tokens(const Tokenizer& tokenizer, const ModelFiles& files);
 
+// The ids below this have a token that may be drawn: where a model has more of them than its
+// tokenizer, a file may fill the rest with tokens that are never used.
+int64_t drawable_tokens(const Tokenizer& tokenizer);
+
 // What a session must reserve for such a generation.
 SessionUse generation_use(int64_t prompt_tokens, int64_t max_new_tokens);
 
@@ -71,7 +75,7 @@ struct GenerationOptions {
   double repetition_penalty = 1;
   int64_t max_new_tokens = 0;
   std::vector<int32_t> end_tokens;
-  int64_t vocab_size = 0;  // of the tokenizer; the model's may have rows without a token
+  int64_t vocab_size = 0;  // drawable_tokens(); the model may have more rows
   int64_t cached = 0;      // tokens at the beginning of the prompt that the cache already holds
   const std::atomic<bool>* stop = nullptr;  // set: the answer ends with the present token
 };

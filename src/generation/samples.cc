@@ -54,7 +54,7 @@ std::string answer_sample(Session& session, const ModelFiles& files, const Token
   GenerationOptions options;
   options.max_new_tokens = kAnswerTokens;
   options.end_tokens = end_tokens(tokenizer, files);
-  options.vocab_size = tokenizer.vocab_size();
+  options.vocab_size = drawable_tokens(tokenizer);
   int64_t left = kAnswerTokens;
   const Generation answer = generate(session, sample.prompt_ids, options, [&](int32_t) {
     --left;

@@ -1,5 +1,8 @@
 #include "recipe/schedule_options.h"
 
+#include <fmt/format.h>
+
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -128,6 +131,11 @@ void ScheduleSettings::read(const OptionSet& options) {
   weight_decay.matrices = options.number("weight_decay");
   weight_decay.vectors = options.text("weight_decay_target") == "all" ? weight_decay.matrices : 0.0;
   max_grad_norm = options.number("max_grad_norm");
+  if (max_grad_norm > 0 && max_grad_norm < static_cast<double>(std::numeric_limits<float>::min())) {
+    throw Error(ErrorKind::usage,
+                fmt::format("max_grad_norm is {}, less than numbers of f32 can be", max_grad_norm),
+                "1 is usual; 0 turns clipping off");
+  }
   clip_each_weight = options.text("max_grad_norm_of") == "weight";
   adam_beta1 = options.number("adam_beta1");
   adam_beta2 = options.number("adam_beta2");

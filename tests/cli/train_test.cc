@@ -101,6 +101,18 @@ TEST(SlowTrain, WhatIsExportedScoresTheSame) {
   const double untuned = json_of(eval + base)["loss"];
   EXPECT_GT(std::abs(tuned - untuned), 1e-3);
 
+  // Later layers have no adapter, although the adapted ones count from 0 without a gap.
+  tiny.must_train("first", "method=lora lora_target=0.self_attn.q_proj" + evaluation + pretrained);
+  EXPECT_NEAR(json_of(eval + base + " adapter=" + tiny.path("first").string())["loss"],
+              last_eval(tiny, "first"), 1e-6);
+
+  // The recipe of a run knows which part of the data it has held out.
+  tiny.must_train("split", "method=full max_steps=8 learning_rate=1e-2 val_size=5");
+  const fs::path split = tiny.path("split");
+  EXPECT_NEAR(json_of("eval --json " + (split / "recipe.yaml").string() +
+                      " init=pretrained tokenizer=auto model=" + split.string())["loss"],
+              last_eval(tiny, "split"), 1e-6);
+
   // Coarse storage of a trained model is exported as the numbers that were evaluated.
   tiny.must_train("coarse", "method=full storage=nf4_double" + evaluation);
   EXPECT_NEAR(json_of(eval + tiny.path("coarse").string())["loss"], last_eval(tiny, "coarse"),

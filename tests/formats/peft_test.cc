@@ -183,6 +183,17 @@ TEST_F(Peft, HasTheOptionsOfALearner) {
   const std::string before = slurp(adapter() / "adapter_config.json");
   put("adapter/adapter_config.json", one_layer.dump());
   EXPECT_EQ(option("lora_target").items, Items{kModule});
+  // An expression, a path and an exception may leave later layers out.
+  for (const auto& [key, value] :
+       {std::pair<const char*, json>{"target_modules", ".*[.][0-3][.].*q_proj"},
+        {"target_modules", ".*layers\\..\\.self_attn.q_proj"},
+        {"target_modules", {"layers.0.q_proj"}},
+        {"exclude_modules", {"layers.1.q_proj"}}}) {
+    json partial = json::parse(before);
+    partial[key] = value;
+    put("adapter/adapter_config.json", partial.dump());
+    EXPECT_EQ(option("lora_target").items, Items{kModule}) << partial;
+  }
   put("adapter/adapter_config.json", before);
   EXPECT_EQ(option("rank_pattern").items, Items{});
   json config = json::parse(slurp(adapter() / "adapter_config.json"));

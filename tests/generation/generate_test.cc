@@ -350,6 +350,17 @@ TEST(Prompt, PlainIsTheTextAndChatIsAMessage) {
   EXPECT_THROW(encode_prompt(Tokenizer(data), {}, "", ""), Error);
 }
 
+TEST(Prompt, TokensThatFillAVocabularyAreNotDrawn) {
+  TokenizerData data = byte_tokenizer();
+  const auto real = std::ssize(data.tokens);
+  EXPECT_EQ(drawable_tokens(Tokenizer(data)), real);
+  for (int i = 0; i < 3; ++i) {
+    data.tokens.push_back("[PAD" + std::to_string(i) + "]");
+    data.kinds.push_back(TokenKind::unused);
+  }
+  EXPECT_EQ(drawable_tokens(Tokenizer(data)), real);
+}
+
 TEST(Prompt, EndTokens) {
   using Ids = std::vector<int32_t>;
   TokenizerData data = byte_tokenizer();

@@ -168,6 +168,7 @@ TEST(Recipe, Contradictions) {
   says({"max_steps=5", "warmup_steps=5"}, "warmup_steps 5 is not less than max_steps 5");
   says({"adam_beta2=1"}, "adam_beta2 is 1");
   says({"top_p=0"}, "top_p");
+  says({"max_grad_norm=1e-50"}, "max_grad_norm is 1e-50");
   says({"repetition_penalty=0"}, "repetition_penalty");
   says({"stride=2048"}, "stride 2048 is more than sequence_len 1024");
   says({"init=random", "adapter=a"}, "init is random");

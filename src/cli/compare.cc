@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/shell_word.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
@@ -71,7 +72,7 @@ ModelFiles open_compared(const std::string& name, const std::string& tokenizer) 
         fmt::format(
             "jackscrew merge model={} adapter={} output_dir=DIR makes a model of it, unless "
             "it is a soft prompt; jackscrew eval takes adapter=",
-            base.empty() ? "MODEL" : base, name));
+            base.empty() ? "MODEL" : shell_word(base), shell_word(name)));
   }
   ModelFiles files = open_model(name, {}, tokenizer);
   if (files.source == nullptr) {

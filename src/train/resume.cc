@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/shell_word.h"
 #include "recipe/recipe_file.h"
 #include "recipe/record_options.h"
 
@@ -75,7 +76,7 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
       throw Error(kind, changed,
                   fmt::format("restore the old, start over with overwrite=true, or continue with "
                               "the new: resume={}",
-                              checkpoint.string()));
+                              shell_word(checkpoint.string())));
     }
     warnings.push_back(changed + "; continuing with the new");
   };

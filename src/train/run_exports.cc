@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/checked.h"
+#include "base/shell_word.h"
 #include "base/text.h"
 #include "conversion/convert.h"
 #include "conversion/planned_source.h"
@@ -79,8 +80,8 @@ std::string conversion_command(const Recipe& recipe, const RunExport& wanted,
                                const fs::path& output_dir, bool adapter) {
   std::string command = adapter ? "jackscrew merge" : "jackscrew export";
   for (const Assignment& setting : conversion_settings(recipe, wanted, output_dir, adapter)) {
-    command +=
-        fmt::format(" {}={}", setting.name, setting.items ? setting.items->front() : setting.text);
+    const std::string& value = setting.items ? setting.items->front() : setting.text;
+    command += fmt::format(" {}={}", setting.name, shell_word(value));
   }
   return command;
 }

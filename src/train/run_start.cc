@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/shell_word.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
 #include "recipe/recipe_file.h"
@@ -65,7 +66,7 @@ bool lies_in(const fs::path& checkpoint, const fs::path& output) {
 std::string train_on(const fs::path& output) {
   const bool adapter = fs::exists(output / "adapter_config.json");
   return fmt::format("train from the result with {}={} and another output_dir",
-                     adapter ? "adapter" : "model", output.string());
+                     adapter ? "adapter" : "model", shell_word(output.string()));
 }
 
 constexpr const char* kAnew = "overwrite=true starts over and replaces it";
@@ -120,7 +121,7 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
                   can_go_on
                       ? fmt::format(", or with resume={} goes on from its end; with all of it "
                                     "as it was, a larger max_steps does so by itself",
-                                    its_end.string())
+                                    shell_word(its_end.string()))
                       : fmt::format("; it left no {} to continue from: {}",
                                     its_end.filename().string(), train_on(output))));
 }
@@ -180,7 +181,8 @@ void refuse_checkpoint(const fs::path& checkpoint, const Recipe& recipe, const E
   if (recipe.resume != "auto" || !damaged) throw Error(error);
   const fs::path before = usable_before(checkpoint, recipe.output_dir);
   const std::string older =
-      before.empty() ? "" : fmt::format("resume={} continues from there; ", before.string());
+      before.empty() ? ""
+                     : fmt::format("resume={} continues from there; ", shell_word(before.string()));
   throw Error(error.kind(), error.what(),
               fmt::format("{}overwrite=true starts over; repair it, or move it away", older));
 }

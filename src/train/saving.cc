@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/shell_word.h"
 #include "base/temporary_place.h"
 
 namespace jackscrew {
@@ -94,7 +95,7 @@ void write_elsewhere(ErrorKind kind, const Error& why,
   throw Error(kind,
               fmt::format("{}; the checkpoint is {} instead", why.what(), checkpoint.string()),
               fmt::format("run the same command with resume={} to continue from there",
-                          checkpoint.string()));
+                          shell_word(checkpoint.string())));
 }
 
 }  // namespace jackscrew

@@ -30,53 +30,23 @@ constexpr uint64_t kMinTensorBytes = 8 + 4 + 8 + 4 + 8;
 
 // A type of ggml: `elements` in a row take `bytes`.
 struct BlockFormat {
-  const char* name = nullptr;  // null: a number that ggml has retired
-  int64_t elements = 0;
-  int64_t bytes = 0;  // 0: the type is not read
+  const char* name;  // null: a number that ggml has retired
+  int64_t elements;
+  int64_t bytes;  // 0: the type is not read
 };
 // Indexed by ggml's type numbers.
-constexpr std::array<BlockFormat, 42> kTypes = {{{"F32", 1, 4},
-                                                 {"F16", 1, 2},
-                                                 {"Q4_0", 32, 18},
-                                                 {"Q4_1", 32, 20},
-                                                 {},
-                                                 {},
-                                                 {"Q5_0", 32, 22},
-                                                 {"Q5_1", 32, 24},
-                                                 {"Q8_0", 32, 34},
-                                                 {"Q8_1"},
-                                                 {"Q2_K", 256, 84},
-                                                 {"Q3_K", 256, 110},
-                                                 {"Q4_K", 256, 144},
-                                                 {"Q5_K", 256, 176},
-                                                 {"Q6_K", 256, 210},
-                                                 {"Q8_K"},
-                                                 {"IQ2_XXS", 256, 66},
-                                                 {"IQ2_XS", 256, 74},
-                                                 {"IQ3_XXS", 256, 98},
-                                                 {"IQ1_S", 256, 50},
-                                                 {"IQ4_NL", 32, 18},
-                                                 {"IQ3_S", 256, 110},
-                                                 {"IQ2_S", 256, 82},
-                                                 {"IQ4_XS", 256, 136},
-                                                 {"I8"},
-                                                 {"I16"},
-                                                 {"I32"},
-                                                 {"I64"},
-                                                 {"F64"},
-                                                 {"IQ1_M", 256, 56},
-                                                 {"BF16", 1, 2},
-                                                 {},
-                                                 {},
-                                                 {},
-                                                 {"TQ1_0", 256, 54},
-                                                 {"TQ2_0", 256, 66},
-                                                 {},
-                                                 {},
-                                                 {},
-                                                 {"MXFP4", 32, 17},
-                                                 {"NVFP4", 64, 36},
-                                                 {"Q1_0"}}};
+constexpr std::array<BlockFormat, 42> kTypes = {
+    {{"F32", 1, 4},        {"F16", 1, 2},       {"Q4_0", 32, 18},     {"Q4_1", 32, 20},
+     {nullptr, 0, 0},      {nullptr, 0, 0},     {"Q5_0", 32, 22},     {"Q5_1", 32, 24},
+     {"Q8_0", 32, 34},     {"Q8_1", 0, 0},      {"Q2_K", 256, 84},    {"Q3_K", 256, 110},
+     {"Q4_K", 256, 144},   {"Q5_K", 256, 176},  {"Q6_K", 256, 210},   {"Q8_K", 0, 0},
+     {"IQ2_XXS", 256, 66}, {"IQ2_XS", 256, 74}, {"IQ3_XXS", 256, 98}, {"IQ1_S", 256, 50},
+     {"IQ4_NL", 32, 18},   {"IQ3_S", 256, 110}, {"IQ2_S", 256, 82},   {"IQ4_XS", 256, 136},
+     {"I8", 0, 0},         {"I16", 0, 0},       {"I32", 0, 0},        {"I64", 0, 0},
+     {"F64", 0, 0},        {"IQ1_M", 256, 56},  {"BF16", 1, 2},       {nullptr, 0, 0},
+     {nullptr, 0, 0},      {nullptr, 0, 0},     {"TQ1_0", 256, 54},   {"TQ2_0", 256, 66},
+     {nullptr, 0, 0},      {nullptr, 0, 0},     {nullptr, 0, 0},      {"MXFP4", 32, 17},
+     {"NVFP4", 64, 36},    {"Q1_0", 0, 0}}};
 
 const BlockFormat* find_format(uint32_t type) {
   return type < kTypes.size() && kTypes[type].bytes > 0 ? &kTypes[type] : nullptr;

@@ -31,7 +31,9 @@ std::vector<std::string> held_out(const Recipe& recipe) {
   const OptionSet& options = recipe.options;
   if (recipe.eval_data.empty() || asks_for_data(recipe)) {
     options.require("data", "eval");
-    warn_of_unused(recipe, "eval", {"eval_data", "val_size"}, " beside data");
+    if (asks_for_data(recipe)) {
+      warn_of_unused(recipe, "eval", {"eval_data", "val_size"}, " beside data");
+    }
     return recipe.data;
   }
   if (!recipe.quiet && options.was_set("data")) {

@@ -90,8 +90,9 @@ TEST_F(SlowData, ADirectoryOfFiles) {
   EXPECT_NE(with_both.find(unused), std::string::npos) << with_both;
   const std::string evaluated = trained(" eval_data=" + directory.string());
   EXPECT_EQ(evaluated.find(unused), std::string::npos) << evaluated;
-  const std::string eval = "eval model=" + tiny_.path("model").string() +
-                           " tokenizer=bytes sequence_len=64 --json data=";
+  const std::string of_model =
+      " model=" + tiny_.path("model").string() + " tokenizer=bytes sequence_len=64 --json ";
+  const std::string eval = "eval" + of_model + "data=";
   const json expected = json::parse(run(eval + tiny_.eval_data()).out);
   EXPECT_NEAR(tiny_.events("model", "eval").back()["eval_loss"].get<double>(),
               expected["loss"].get<double>(), 1e-9);
@@ -102,6 +103,12 @@ TEST_F(SlowData, ADirectoryOfFiles) {
   EXPECT_NE(said.find(unread), std::string::npos) << said;
   EXPECT_NE(said.find("warning: eval does not use val_size beside data\n"), std::string::npos)
       << said;
+  // Of the recipe's own data it says what is scored.
+  const std::string with_data = tiny_.file("with_data.yaml", "data: " + tiny_.data() + "\n");
+  const Outcome split = run("eval " + with_data + of_model + "val_size=0.5 2>&1");
+  EXPECT_EQ(split.exit_code, 0) << split.out;
+  EXPECT_NE(split.out.find("scoring what val_size holds out"), std::string::npos) << split.out;
+  EXPECT_EQ(split.out.find("does not use"), std::string::npos) << split.out;
   // In a recipe it may stand for another command.
   const std::string recipe = tiny_.file("run.yaml", "val_size: 0.5\n");
   const Outcome quiet = run("eval " + recipe + eval.substr(4) + tiny_.eval_data() + " 2>&1");

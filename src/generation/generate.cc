@@ -37,11 +37,8 @@ constexpr auto kLikelier = [](const auto& a, const auto& b) {
 
 }  // namespace
 
-void penalise_repetition(std::span<float> logits, std::span<const int32_t> text, double penalty) {
+void penalise_repetition(std::span<float> logits, const std::set<int32_t>& tokens, double penalty) {
   if (penalty == 1.0) return;
-  std::vector<int32_t> tokens(text.begin(), text.end());
-  std::sort(tokens.begin(), tokens.end());
-  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
   const auto factor = static_cast<float>(penalty);
   for (const int32_t token : tokens) {
     const auto at = static_cast<size_t>(token);
@@ -187,15 +184,16 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
     return std::find(all.begin(), all.end(), id) != all.end();
   };
   // Without the tokens that ended earlier answers: this one has to end, too.
-  std::vector<int32_t> text;
-  std::remove_copy_if(prompt.begin(), prompt.end(), std::back_inserter(text), ends);
+  std::set<int32_t> penalised;
+  std::remove_copy_if(prompt.begin(), prompt.end(), std::inserter(penalised, penalised.end()),
+                      ends);
   out.prefill_seconds = prefill.seconds();
   const Stopwatch decode;
   for (int64_t index = 0; index < options.max_new_tokens; ++index) {
     const int64_t width = std::min(logits.cols(), options.vocab_size);
     session.ops().copy(Tensor(row.data(), DType::f32, {1, width}), logits.columns(0, width));
     const std::span<float> drawn_from = std::span(row).first(static_cast<size_t>(width));
-    penalise_repetition(drawn_from, text, options.repetition_penalty);
+    penalise_repetition(drawn_from, penalised, options.repetition_penalty);
     const int32_t id = sampler.draw(drawn_from, std::ssize(prompt) + index);
     out.ended = ends(id);
     if (out.ended) break;
@@ -204,8 +202,8 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
     const bool stopped = options.stop != nullptr && options.stop->load();
     // After the last token no logits are needed.
     if (stopped || index + 1 == options.max_new_tokens) break;
-    text.push_back(id);
-    logits = session.logits(std::span(text).last(1), 1, true);
+    penalised.insert(id);
+    logits = session.logits({&id, 1}, 1, true);
     ++out.decoded;
   }
   out.decode_seconds = decode.seconds();

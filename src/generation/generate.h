@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,10 +25,10 @@ struct SamplingOptions {
   uint64_t seed = 0;
 };
 
-// Makes each token of `text` less likely in the logits of the next one: positive ones are divided
+// Makes the tokens of a text less likely in the logits of the next one: positive ones are divided
 // by `penalty`, the others multiplied by it. 1 changes nothing. (Keskar et al. 2019, section 4.1,
 // as transformers does it.)
-void penalise_repetition(std::span<float> logits, std::span<const int32_t> text, double penalty);
+void penalise_repetition(std::span<float> logits, const std::set<int32_t>& tokens, double penalty);
 
 // Draws tokens. A draw is a pure function of the logits, the options and the token's index. The
 // temperature is applied first, then min_p, then top_k, then top_p to what is left; the token that

@@ -290,7 +290,7 @@ TEST(Sampler, MinPIsAShareOfTheLikeliest) {
 
 // The values of transformers.RepetitionPenaltyLogitsProcessor(1.5).
 TEST(Sampler, RepetitionIsPenalisedOnceForEachToken) {
-  const std::vector<int32_t> text = {1, 3, 4, 4, 3, 100};  // an id without a logit
+  const std::set<int32_t> text = {1, 3, 4, 4, 3, 100};  // an id without a logit
   std::vector<float> logits = {3, -3, 0, 6, -1.5, 2};
   penalise_repetition(logits, text, 1.0);
   EXPECT_EQ(logits, (std::vector<float>{3, -3, 0, 6, -1.5, 2}));

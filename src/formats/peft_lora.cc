@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <regex>
 #include <set>
 
 #include "base/error.h"
@@ -229,8 +228,12 @@ bool match_any_layer(const nlohmann::ordered_json& modules) {
     return text.find_first_of(characters) != std::string::npos;
   };
   if (modules.is_string()) {
-    const std::string rest =
-        std::regex_replace(modules.get<std::string>(), std::regex(R"(\.\*|\\\.)"), "");
+    auto rest = modules.get<std::string>();
+    for (const std::string_view harmless : {".*", "\\."}) {
+      for (size_t at; (at = rest.find(harmless)) != std::string::npos;) {
+        rest.erase(at, harmless.size());
+      }
+    }
     return !has(rest, "0123456789.*+?[]{}\\^$");
   }
   return std::none_of(modules.begin(), modules.end(), [&](const auto& name) {

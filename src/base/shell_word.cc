@@ -3,15 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 namespace jackscrew {
 
 namespace {
 
 bool is_plain(char c) {
-  const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+  const auto byte = static_cast<unsigned char>(c);
   // Bytes beyond ASCII are parts of letters to a shell.
-  return letter || static_cast<unsigned char>(c) >= 0x80 ||
+  return std::isalnum(byte) != 0 || byte >= 0x80 ||
          std::string_view("_@%+=:,./-").find(c) != std::string_view::npos;
 }
 

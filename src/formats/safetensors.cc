@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/map_guard.h"
+#include "base/shell_word.h"
 #include "formats/json_text.h"
 #include "formats/quantised_layout.h"
 #include "formats/shape.h"
@@ -216,7 +217,7 @@ SafetensorsSource::SafetensorsSource(const fs::path& directory) {
                     directory.string()),
         fmt::format("give a Hugging Face model directory with safetensors weights, or train "
                     "from scratch: model={} init=random",
-                    (directory / "config.json").string()));
+                    shell_word((directory / "config.json").string())));
   }
   join_quantised(directory);
 }

@@ -8,7 +8,6 @@ llama_model_quantize, such as the extension module in the package llama-cpp-cffi
 Usage: tools/gguf_mixtures.py LIBRARY tests/conversion/data/gguf_mixtures.txt   (Python with the package gguf)
 """
 
-import ctypes
 import itertools
 import sys
 import tempfile
@@ -17,16 +16,11 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-MIXTURES = {"q2_k": 10, "q3_k_s": 11, "q3_k_m": 12, "q3_k_l": 13, "q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16,
-            "q5_k_m": 17, "iq4_nl": 25, "iq4_xs": 30}
+from llama_cpp_quantise import MIXTURES, quantise
+
 SHAPES = ["32 8 2 256 512 untied", "30 9 3 576 1536 tied", "16 8 4 256 512 tied", "80 8 2 256 256 untied",
           "80 4 4 256 256 untied", "3 4 4 256 288 tied", "5 4 1 96 288 untied", "1 4 2 256 256 tied"]
 VOCABULARY = 32
-
-
-class Parameters(ctypes.Structure):
-    """The first members of llama_model_quantize_params, and room for the others of any version."""
-    _fields_ = [("threads", ctypes.c_int32), ("file_type", ctypes.c_int), ("others", ctypes.c_byte * 256)]
 
 
 def write_model(path: Path, shape: str) -> None:
@@ -81,19 +75,14 @@ def runs(types: list[str]) -> str:
 
 
 def main() -> None:
-    # From the interpreter's names too: such a module takes them from there.
-    library = ctypes.PyDLL(sys.argv[1])
-    library.llama_model_quantize_default_params.restype = Parameters
+    library = Path(sys.argv[1])
     lines = []
     with tempfile.TemporaryDirectory() as place:
         model, quantised = Path(place) / "model.gguf", Path(place) / "quantised.gguf"
         for shape in SHAPES:
             write_model(model, shape)
-            for mixture, number in MIXTURES.items():
-                parameters = library.llama_model_quantize_default_params()
-                parameters.file_type = number
-                if library.llama_model_quantize(bytes(model), bytes(quantised), ctypes.byref(parameters)) != 0:
-                    raise SystemExit(f"{mixture} of {shape} is refused")
+            for mixture in MIXTURES:
+                quantise(library, model, quantised, mixture)
                 for name, types in types_of(quantised).items():
                     lines.append(f"{shape} {mixture} {name} {runs(types)}\n")
     Path(sys.argv[2]).write_text("".join(lines))

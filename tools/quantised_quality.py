@@ -2,7 +2,7 @@
 """What rounding to few bits costs: loss and KL of files that this program and its peers write from one model.
 
   tools/quantised_quality.py --program build/release/jackscrew --work runs/quality --model .cache/model/NAME.gguf
-                             [--oracle PYTHON] [--peers PYTHON] [--llama LIBRARY] [--only NAME ...]
+                             [--oracle PYTHON] [--peers PYTHON] [--llama LIBRARY] [--seed N] [--only NAME ...]
 
 The only model at hand may lie on a grid of four bits already, which one format would hit and another miss. So its
 weights are first taken off their grid without changing what it computes: each norm's gain moves into the matrices
@@ -14,7 +14,6 @@ exports llama_model_quantize. Prints every command, and a Markdown table. --resu
 """
 
 import argparse
-import ctypes
 import json
 import os
 import random
@@ -23,10 +22,10 @@ import time
 from pathlib import Path
 
 from learning_experiment import WORDNET, Results
+from llama_cpp_quantise import MIXTURES, quantise
 
 SEQUENCES, LENGTH = 128, 512  # what calibrates, as tokens
-HELD_OUT = 400                # glosses, about 8000 tokens
-LLAMA_FILE_TYPES = {"q2_k": 10, "q3_k_m": 12, "q4_k_s": 14, "q4_k_m": 15, "q5_k_m": 17, "iq4_nl": 25, "iq4_xs": 30}
+HELD_OUT = 400                # glosses, 6362 tokens
 
 # name: who writes it, and with what settings
 ROWS = {
@@ -51,17 +50,17 @@ ROWS = {
 PEERS = {
     "gptq 4, groups of 128": ("GPTQModel", "peers", ["gptqmodel"]),
     "gptq 4, groups of 64": ("LLM Compressor", "peers", ["llmcompressor"]),
-} | {name: ("llama.cpp", "llama", [name]) for name in LLAMA_FILE_TYPES}
+} | {name: ("llama.cpp", "llama", [name]) for name in MIXTURES if name in ROWS}
 ALL = ROWS | {f"{name}, {program}": row for name, (program, *row) in PEERS.items()}
 
 OFF_GRID = """
 import json, sys
 import numpy as np
 from safetensors.numpy import load_file, save_file
-source, target = sys.argv[1:]
+source, target, seed = sys.argv[1:]
 config = json.load(open(source + "/config.json"))
 w = load_file(source + "/model.safetensors")
-rng = np.random.default_rng(1)
+rng = np.random.default_rng(int(seed))
 heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
 size = config["head_dim"]
 for layer in range(config["num_hidden_layers"]):
@@ -115,11 +114,6 @@ tokenizer.save_pretrained(target)
 """
 
 
-class LlamaParameters(ctypes.Structure):
-    """The first members of llama_model_quantize_params, and room for the others of any version."""
-    _fields_ = [("threads", ctypes.c_int32), ("file_type", ctypes.c_int), ("others", ctypes.c_byte * 256)]
-
-
 def run(line: list, log: Path) -> float:
     """Runs a command, its words kept in a log; returns its seconds."""
     print("$", " ".join(word if "\n" not in word else "PROGRAM" for word in map(str, line)), flush=True)
@@ -147,22 +141,9 @@ def make_sources(options: argparse.Namespace) -> None:
              "storage=f32", "overwrite=true"], work / "log")
         run([options.program, "export", f"model={options.model}", f"output_dir={source}", "storage=f16"], work / "log")
         (source / "model.safetensors").unlink()
-        run([options.oracle, "-c", OFF_GRID, work / "on_grid", source], work / "log")
+        run([options.oracle, "-c", OFF_GRID, work / "on_grid", source, options.seed], work / "log")
     run([options.program, "export", f"model={source}", f"output={work / 'source.gguf'}", "overwrite=true"],
         work / "log")
-
-
-def quantize_with_llama(library: Path, source: Path, target: Path, mixture: str) -> float:
-    print(f"$ llama_model_quantize {source} {target} {mixture}", flush=True)
-    llama = ctypes.CDLL(str(library))
-    llama.llama_model_quantize_default_params.restype = LlamaParameters
-    llama.llama_model_quantize.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(LlamaParameters)]
-    parameters = llama.llama_model_quantize_default_params()
-    parameters.threads, parameters.file_type = 2, LLAMA_FILE_TYPES[mixture]
-    begin = time.monotonic()
-    if llama.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(parameters)) != 0:
-        raise RuntimeError(f"llama_model_quantize failed for {mixture}")
-    return time.monotonic() - begin
 
 
 def write(options: argparse.Namespace, name: str) -> tuple[Path, float]:
@@ -178,7 +159,10 @@ def write(options: argparse.Namespace, name: str) -> tuple[Path, float]:
         line = [options.peers, "-c", PEER_PROGRAM, *settings, source, text, target, SEQUENCES, LENGTH]
     elif writer == "llama":
         target = target.with_suffix(".gguf")
-        return target, quantize_with_llama(options.llama, work / "source.gguf", target, *settings)
+        print(f"$ llama_model_quantize {work / 'source.gguf'} {target} {settings[0]}", flush=True)
+        begin = time.monotonic()
+        quantise(options.llama, work / "source.gguf", target, *settings)
+        return target, time.monotonic() - begin
     elif settings == ["storage=nf4"]:
         line = [options.program, "export", f"model={source}", f"output_dir={target}", *settings]
     else:
@@ -198,13 +182,13 @@ def bits_of_blocks(options: argparse.Namespace, model: Path) -> float:
 
 
 def measure(options: argparse.Namespace, results: Results, name: str) -> dict:
-    row = results.find(name=name)
+    row = results.find(name=name, seed=options.seed)
     if row is None:
         target, seconds = write(options, name)
         run([options.program, "compare", options.work / "source", target, f"eval_data={options.work / 'held_out.txt'}",
              f"sequence_len={LENGTH}", "--json", "--quiet"], options.work / "compared")
         first, second = map(json.loads, (options.work / "compared").read_text(encoding="utf-8").splitlines()[-2:])
-        row = {"name": name, "seconds": round(seconds, 1), "source_loss": first["loss"], "source_bytes": first["bytes"],
+        row = {"name": name, "seed": options.seed, "seconds": round(seconds, 1), "source_loss": first["loss"], "source_bytes": first["bytes"],
                "bits": round(bits_of_blocks(options, target), 2),
                **{key: second[key] for key in ("bytes", "loss", "kl", "agreement")}}
         results.add(row)
@@ -221,6 +205,7 @@ def main() -> None:
     parser.add_argument("--llama", type=Path)
     parser.add_argument("--results", type=Path)
     parser.add_argument("--only", action="append", choices=[*ROWS])
+    parser.add_argument("--seed", type=int, default=1, help="draws the factors; each wants a --work of its own")
     options = parser.parse_args()
     for name, value in vars(options).items():
         if isinstance(value, Path):

@@ -14,6 +14,7 @@
 #include "conversion/exl2_rounder.h"
 #include "conversion/gptq_rounder.h"
 #include "conversion/quantise.h"
+#include "conversion/storage_rounder.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
 #include "session/plan.h"
@@ -121,23 +122,47 @@ std::unique_ptr<Rounder> make_fitting_exl2_rounder(const Recipe& recipe, const M
   return make_exl2_rounder(recipe, files.config, limit);
 }
 
-void check_format(const Recipe& recipe) {
-  if (recipe.format == "gptq" || recipe.format == "exl2" || recipe.format == "auto") return;
-  throw Error(
-      ErrorKind::usage, fmt::format("quantize does not write format={}", recipe.format),
-      "quantize writes format=gptq and exl2; export writes hf and gguf, with storage=nf4 or "
-      "q4_k");
+// What rounds the model's matrices, and the files that they are written to.
+struct Quantiser {
+  std::unique_ptr<Rounder> rounder;
+  std::unique_ptr<QuantisedFiles> files;
+};
+
+Quantiser make_quantiser(const Recipe& recipe, const ConvertedModel& model, ModelFormat format,
+                         const CalibrationSize& text) {
+  const ModelFiles& files = model.result();
+  if (format == ModelFormat::gguf) {
+    auto converted =
+        make_converted_files(recipe, files, {format, recipe.storage, model.base.source.get()});
+    auto rounder = make_storage_rounder(recipe, converted->tensors());
+    return {std::move(rounder), std::move(converted)};
+  }
+  const std::string rest = rest_storage(recipe, model.base);
+  auto rounder = recipe.format == "exl2" ? make_fitting_exl2_rounder(recipe, files, rest)
+                                         : make_gptq_rounder(recipe);
+  auto layout = make_layout_files(recipe, files, rest, *rounder, text);
+  return {std::move(rounder), std::move(layout)};
 }
 
-// Only directories hold these layouts.
-void check_output(const ModelOutput& output) {
-  if (output.format() == ModelFormat::hf) return;
-  throw Error(
-      ErrorKind::usage,
-      fmt::format("quantize writes a directory, but {} has the name of a GGUF file",
-                  output.target().string()),
-      "name a directory; jackscrew export model=M output=FILE.gguf storage=q4_k_m writes GGUF, and "
-      "merge with adapters");
+// Throws Error(usage) for what the recipe alone shows to be wrong.
+void check_recipe(const Recipe& recipe, const ModelOutput& output) {
+  const bool is_directory = output.format() == ModelFormat::hf;
+  if (recipe.format == "hf" || recipe.format == "gguf_adapter") {
+    throw Error(ErrorKind::usage, fmt::format("quantize does not write format={}", recipe.format),
+                "quantize writes format=gptq, exl2 and gguf; export writes hf, with storage=nf4");
+  }
+  if (!is_directory && recipe.format != "auto" && recipe.format != "gguf") {
+    throw Error(ErrorKind::usage,
+                fmt::format("format={} is a directory, but {} has the name of a GGUF file",
+                            recipe.format, output.target().string()),
+                "name a directory, or leave out format: GGUF files are quantised with a storage");
+  }
+  check_calibration_product(recipe.product);
+  if (!is_directory) {
+    check_storage_rounding(recipe);
+  } else if (recipe.format != "exl2") {
+    make_gptq_rounder(recipe);
+  }
 }
 
 // What was written and measured, before the output gets its final name.
@@ -146,12 +171,14 @@ struct Quantised {
   std::optional<Comparison> loss;
 };
 
-Quantised write_and_measure(const Recipe& recipe, const ModelFiles& files, Rounder& rounder,
+Quantised write_and_measure(const Recipe& recipe, const ModelFiles& files, Quantiser& quantiser,
                             const QuantisationPlan& plan, const CalibrationText& text,
                             const std::optional<Dataset>& eval_data,
                             QuantisationCheckpoint& checkpoint, ModelOutput& output,
                             const ProgressStyle& style) {
-  Quantised out{write_quantised(recipe, files, rounder, plan, text, checkpoint, output, style), {}};
+  Quantised out{write_quantised(recipe, files, *quantiser.rounder, plan, *quantiser.files, text,
+                                checkpoint, output, style),
+                {}};
   try {
     if (exl2_fits_a_run(recipe)) {
       check_exl2_fits(run_over(recipe, files.config), open_model(output.path().string()));
@@ -178,12 +205,6 @@ Quantised write_and_measure(const Recipe& recipe, const ModelFiles& files, Round
 int quantise(const Recipe& given) {
   const Recipe recipe = with_storage_of_files(given);
   recipe.options.require("model", "quantize");
-  recipe.options.require("output_dir", "quantize");
-  check_format(recipe);
-  check_calibration_product(recipe.product);
-  // Errors in the recipe alone are reported before any file is opened.
-  std::unique_ptr<Rounder> rounder;
-  if (recipe.format != "exl2") rounder = make_gptq_rounder(recipe);
   const bool dry = recipe.options.boolean("dry_run");
   if (!dry) recipe.options.require("data", "quantize");
   const Stopwatch watch;
@@ -192,7 +213,8 @@ int quantise(const Recipe& given) {
   ProgressStyle style = stderr_style(recipe.quiet);
   style.check = [&] { interruption.check(); };
   ModelOutput output(recipe, "quantize");
-  check_output(output);
+  // Before any file is opened.
+  check_recipe(recipe, output);
   if (!exl2_fits_a_run(recipe) && recipe.eval_data.empty()) {
     warn_of_unused(recipe, "quantize",
                    {"device", "device_memory", "host_memory", "weights", "attention",
@@ -210,9 +232,8 @@ int quantise(const Recipe& given) {
     return read;
   };
   const Recipe lengths = reading(size.sequence_len);
-  const std::string rest = rest_storage(recipe, model.base);
-  if (rounder == nullptr) rounder = make_fitting_exl2_rounder(recipe, files, rest);
-  const QuantisationPlan plan(recipe, files, rest, *rounder);
+  Quantiser quantiser = make_quantiser(recipe, model, output.format(), size);
+  const QuantisationPlan plan(files.config, *quantiser.rounder, *quantiser.files);
   // All data are read first: an error in them is told before the work, and by a dry run too.
   std::optional<Dataset> eval_data;
   if (!recipe.eval_data.empty()) {
@@ -228,11 +249,12 @@ int quantise(const Recipe& given) {
     print_plan(recipe, output, plan.report());
     return 0;
   }
-  QuantisationCheckpoint checkpoint(
-      output.target(), quantisation_settings(recipe, model, *rounder, text), recipe.overwrite);
+  QuantisationCheckpoint checkpoint(output.target(),
+                                    quantisation_settings(recipe, model, *quantiser.rounder, text),
+                                    recipe.overwrite);
   Quantised quantised;
   try {
-    quantised = write_and_measure(recipe, files, *rounder, plan, text, eval_data, checkpoint,
+    quantised = write_and_measure(recipe, files, quantiser, plan, text, eval_data, checkpoint,
                                   output, style);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::interrupted || checkpoint.empty()) throw;

@@ -20,11 +20,17 @@
 
 namespace jackscrew {
 
+// The amount of calibration text that is asked for.
+struct CalibrationSize {
+  int64_t sequences = 128, sequence_len = 512;
+};
+
 struct CalibrationText {
   int64_t sequences = 0, sequence_len = 0;
   std::vector<int32_t> ids;  // [sequences, sequence_len]
 
   int64_t tokens() const { return sequences * sequence_len; }
+  CalibrationSize size() const { return {sequences, sequence_len}; }
 };
 
 // Cuts the data's examples, laid end to end, into sequences of `sequence_len` tokens and takes up

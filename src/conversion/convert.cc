@@ -79,74 +79,17 @@ GgufModel gguf_model(const Recipe& recipe, const ModelFiles& files,
   return model;
 }
 
-// Everything in the files of a converted model except the values of its weights.
-class Conversion {
- public:
-  Conversion(const Recipe& recipe, const ModelFiles& files, const StorageChoice& choice)
-      : tensors_(tensors_to_write(files, choice, report_.notes)) {
-    for (const ModelTensor& tensor : tensors_) {
-      ConversionReport::Share& share = report_.formats[tensor.format->name()];
-      ++share.tensors;
-      share.bytes = checked_add(share.bytes, tensor.bytes());
-    }
-    if (choice.files == ModelFormat::hf) {
-      plan_directory(recipe, files);
-    } else {
-      plan_gguf(recipe, files, choice);
-    }
-  }
-
-  const ConversionReport& report() const { return report_; }
-  const std::vector<ModelTensor>& tensors() const { return tensors_; }
-
-  std::unique_ptr<ModelWriter> begin(const Recipe& recipe, const fs::path& path) const {
-    if (gguf_) return make_gguf_model_writer(path, *gguf_, tensors_);
-    write_texts(texts_, path);
-    return make_safetensors_model_writer(path, tensors_, dtype_, recipe.max_shard_bytes);
-  }
-
- private:
-  void plan_directory(const Recipe& recipe, const ModelFiles& files) {
-    std::set<std::string_view> dtypes;
-    for (const ModelTensor& tensor : tensors_) {
-      if (const char* own = safetensors_dtype(*tensor.format)) dtypes.insert(own);
-    }
-    dtype_ = torch_dtype(dtypes);
-    texts_ = directory_texts(recipe, files, dtype_, report_.notes);
-    if (std::ranges::any_of(tensors_, [](const auto& t) { return t.format == &nf4_format(); })) {
-      std::string& config = texts_["config.json"];
-      config = add_quantization_config(config, nf4_quantization_config(dtype_));
-    }
-    report_.bytes = checked_add(bytes_of(texts_),
-                                safetensors_model_bytes(tensors_, dtype_, recipe.max_shard_bytes));
-  }
-
-  void plan_gguf(const Recipe& recipe, const ModelFiles& files, const StorageChoice& choice) {
-    gguf_ = gguf_model(recipe, files, report_.notes);
-    const GgufMixture* mixture = mixture_of(choice);
-    report_.file_type = mixture != nullptr ? std::string(mixture->name) : kept_type(choice);
-    if (!report_.file_type.empty()) gguf_->file_type = gguf_file_type_of(report_.file_type);
-    report_.bytes = gguf_model_bytes(*gguf_, tensors_);
-  }
-
-  // The file type's name where all weights keep their formats; empty where some do not, or where
-  // the type has no name.
-  std::string kept_type(const StorageChoice& choice) const {
-    const auto stays = [&](const ModelTensor& tensor) {
-      const StoredTensor* kept = choice.kept->find(tensor.spec.name);
-      return kept != nullptr && kept->format.get() == tensor.format;
-    };
-    if (choice.storage != "keep" || !std::ranges::all_of(tensors_, stays)) return {};
-    const std::string type = choice.kept->file_type();
-    return gguf_file_type_name(gguf_file_type_of(type)) == type ? type : std::string();
-  }
-
-  ConversionReport report_;
-  std::vector<ModelTensor> tensors_;
-  Texts texts_;  // of a Hugging Face directory
-  const char* dtype_ = nullptr;
-  std::optional<GgufModel> gguf_;  // of a GGUF file
-};
+// The file type's name where all weights keep their formats; empty where some do not, or where the
+// type has no name.
+std::string kept_type(const StorageChoice& choice, const std::vector<ModelTensor>& tensors) {
+  const auto stays = [&](const ModelTensor& tensor) {
+    const StoredTensor* kept = choice.kept->find(tensor.spec.name);
+    return kept != nullptr && kept->format.get() == tensor.format;
+  };
+  if (choice.storage != "keep" || !std::ranges::all_of(tensors, stays)) return {};
+  const std::string type = choice.kept->file_type();
+  return gguf_file_type_name(gguf_file_type_of(type)) == type ? type : std::string();
+}
 
 }  // namespace
 
@@ -188,6 +131,50 @@ ConvertedModel::ConvertedModel(const Recipe& recipe, ModelFiles model) : base(st
                       .lends_templates = base.lends_templates,
                       .tokenizer = base.tokenizer,
                       .tokenizer_error = base.tokenizer_error};
+}
+
+Conversion::Conversion(const Recipe& recipe, const ModelFiles& files, const StorageChoice& choice)
+    : tensors_(tensors_to_write(files, choice, report_.notes)) {
+  for (const ModelTensor& tensor : tensors_) {
+    ConversionReport::Share& share = report_.formats[tensor.format->name()];
+    ++share.tensors;
+    share.bytes = checked_add(share.bytes, tensor.bytes());
+  }
+  if (choice.files == ModelFormat::hf) {
+    plan_directory(recipe, files);
+  } else {
+    plan_gguf(recipe, files, choice);
+  }
+}
+
+std::unique_ptr<ModelWriter> Conversion::begin(const Recipe& recipe, const fs::path& path) const {
+  if (gguf_) return make_gguf_model_writer(path, *gguf_, tensors_);
+  write_texts(texts_, path);
+  return make_safetensors_model_writer(path, tensors_, dtype_, recipe.max_shard_bytes);
+}
+
+void Conversion::plan_directory(const Recipe& recipe, const ModelFiles& files) {
+  std::set<std::string_view> dtypes;
+  for (const ModelTensor& tensor : tensors_) {
+    if (const char* own = safetensors_dtype(*tensor.format)) dtypes.insert(own);
+  }
+  dtype_ = torch_dtype(dtypes);
+  texts_ = directory_texts(recipe, files, dtype_, report_.notes);
+  if (std::ranges::any_of(tensors_, [](const auto& t) { return t.format == &nf4_format(); })) {
+    std::string& config = texts_["config.json"];
+    config = add_quantization_config(config, nf4_quantization_config(dtype_));
+  }
+  report_.bytes = checked_add(bytes_of(texts_),
+                              safetensors_model_bytes(tensors_, dtype_, recipe.max_shard_bytes));
+}
+
+void Conversion::plan_gguf(const Recipe& recipe, const ModelFiles& files,
+                           const StorageChoice& choice) {
+  gguf_ = gguf_model(recipe, files, report_.notes);
+  const GgufMixture* mixture = mixture_of(choice);
+  report_.file_type = mixture != nullptr ? std::string(mixture->name) : kept_type(choice, tensors_);
+  if (!report_.file_type.empty()) gguf_->file_type = gguf_file_type_of(report_.file_type);
+  report_.bytes = gguf_model_bytes(*gguf_, tensors_);
 }
 
 JsonObject ConversionReport::to_json() const {

@@ -11,6 +11,7 @@
 #include "conversion/merged_source.h"
 #include "conversion/model_output.h"
 #include "conversion/result_texts.h"
+#include "formats/gguf_writer.h"
 #include "report/progress.h"
 
 namespace jackscrew {
@@ -46,6 +47,28 @@ struct ConversionReport {
   std::vector<std::string> notes;        // deviations from the request, a line each
 
   JsonObject to_json() const;
+};
+
+// The files of a converted model, except for the values of its weights.
+class Conversion {
+ public:
+  // Throws Error(usage) and Error(model) naming what the files cannot hold.
+  Conversion(const Recipe& recipe, const ModelFiles& files, const StorageChoice& choice);
+
+  const ConversionReport& report() const { return report_; }
+  const std::vector<ModelTensor>& tensors() const { return tensors_; }
+  // Writes everything else; the weights are the writer's.
+  std::unique_ptr<ModelWriter> begin(const Recipe& recipe, const fs::path& path) const;
+
+ private:
+  void plan_directory(const Recipe& recipe, const ModelFiles& files);
+  void plan_gguf(const Recipe& recipe, const ModelFiles& files, const StorageChoice& choice);
+
+  ConversionReport report_;
+  std::vector<ModelTensor> tensors_;
+  Texts texts_;  // of a Hugging Face directory
+  const char* dtype_ = nullptr;
+  std::optional<GgufModel> gguf_;  // of a GGUF file
 };
 
 // Plans what write_converted() will write of such files, exact to the byte. Throws Error(usage) and

@@ -2,17 +2,12 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 
 #include "base/crc32c.h"
 #include "base/text.h"
 #include "conversion/exl2_fit.h"
 #include "conversion/quantise_blocks.h"
-#include "conversion/result_texts.h"
-#include "conversion/write_model.h"
-#include "formats/hf_config.h"
 #include "model/weights.h"
 #include "quant/plain.h"
 #include "session/fingerprint.h"
@@ -34,41 +29,6 @@ constexpr int64_t kMeasuredShare = 4;
 CalibrationText measured_part(const CalibrationText& text, const QuantisationPlan& plan) {
   return part_of(text, std::max(text.sequences / kMeasuredShare,
                                 ceil_div(plan.least_tokens(), text.sequence_len)));
-}
-
-Texts quantised_texts(const Recipe& recipe, const ModelFiles& files, const Rounder& rounder,
-                      const QuantisationPlan& plan, const CalibrationSize& text,
-                      std::vector<std::string>& notes) {
-  std::set<std::string_view> dtypes;
-  for (const ModelTensor& tensor : plan.tensors()) {
-    if (tensor.format != nullptr) dtypes.insert(safetensors_dtype(*tensor.format));
-  }
-  Texts texts = directory_texts(recipe, files, torch_dtype(dtypes), notes);
-  std::string& config = texts["config.json"];
-  config = add_quantization_config(config, rounder.config(text.sequences, text.sequence_len));
-  // The head has become a matrix of its own.
-  if (plan.rounds_head()) config = set_untied(config);
-  return texts;
-}
-
-void write_quantised_weights(const Recipe& recipe, const ModelFiles& files, const Rounder& rounder,
-                             const QuantisationPlan& plan, const QuantisationCheckpoint& checkpoint,
-                             const ModelOutput& output, const ProgressStyle& style) {
-  QuantisedModelWriter writer(
-      output.path(), plan.tensors(),
-      [&](const WeightSpec& weight) { return rounder.specs(weight); }, recipe.max_shard_bytes);
-  WeightWriter plain(recipe, files, writer);
-  for (const ModelTensor& tensor : plan.tensors()) {
-    if (style.check) style.check();
-    if (tensor.format != nullptr) {
-      plain.write(tensor, [](int64_t) {});
-    } else {
-      const int64_t part =
-          tensor.spec.is_block_matrix() ? tensor.spec.layer : files.config.num_hidden_layers;
-      writer.write_coded(checkpoint.read(part, rounder.specs(tensor.spec)));
-    }
-  }
-  writer.close();
 }
 
 // The checkpoint and the result are both on disk at the end, and for a moment so are two streams.
@@ -136,28 +96,21 @@ JsonObject QuantisationReport::to_json() const {
       .add("notes", notes);
 }
 
-QuantisationPlan::QuantisationPlan(const Recipe& recipe, const ModelFiles& files,
-                                   const std::string& rest, const Rounder& rounder) {
-  std::vector<std::string> ignored;  // notes about weights that will be quantised
-  tensors_ = tensors_to_write(files, {ModelFormat::hf, rest, files.source.get()}, ignored);
-  const WeightSpec head = head_of(files.config);
-  rounds_head_ = rounder.rounds(head);
-  if (rounds_head_ && files.config.tie_word_embeddings) tensors_.push_back({head, nullptr});
+QuantisationPlan::QuantisationPlan(const ModelConfig& config, const Rounder& rounder,
+                                   const QuantisedFiles& files)
+    : rounds_head_(rounder.rounds(head_of(config))) {
   std::vector<WeightSpec> rounded;
-  for (auto& [weight, format] : tensors_) {
+  for (const ModelTensor& tensor : files.tensors()) {
+    const WeightSpec& weight = tensor.spec;
     if (!rounder.rounds(weight)) continue;
-    format = nullptr;
     rounded.push_back(weight);
     report_.matrices.push_back({weight, 0.0, std::numeric_limits<double>::quiet_NaN()});
     least_tokens_ = std::max(least_tokens_, weight.cols);
   }
   report_.notes = rounder.notes(rounded);
+  report_.notes.insert(report_.notes.end(), files.notes().begin(), files.notes().end());
   set_bits(report_, rounder);
-  const Texts texts = quantised_texts(recipe, files, rounder, *this,
-                                      calibration_size(recipe, files.config), report_.notes);
-  const CodedSpecs specs = [&](const WeightSpec& weight) { return rounder.specs(weight); };
-  report_.bytes = checked_add(bytes_of(texts),
-                              QuantisedModelWriter::bytes(tensors_, specs, recipe.max_shard_bytes));
+  report_.bytes = files.bytes();
   if (!rounder.measures()) return;
   // Those tensors are of the largest widths: the most that all may take together replaces them.
   report_.is_bound = true;
@@ -208,9 +161,9 @@ std::string progress_text(const QuantisationProgress& progress, const ModelConfi
 }
 
 QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files, Rounder& rounder,
-                                   const QuantisationPlan& plan, const CalibrationText& text,
-                                   QuantisationCheckpoint& checkpoint, ModelOutput& output,
-                                   const ProgressStyle& style) {
+                                   const QuantisationPlan& plan, const QuantisedFiles& written,
+                                   const CalibrationText& text, QuantisationCheckpoint& checkpoint,
+                                   ModelOutput& output, const ProgressStyle& style) {
   QuantisationReport report = plan.report();
   report.is_bound = false;
   report.calibration_tokens = text.tokens();
@@ -240,11 +193,12 @@ QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files
   }
   report.notes.insert(report.notes.end(), done.notes.begin(), done.notes.end());
   output.begin(report.bytes);
-  std::vector<std::string> told;  // in the plan
-  write_texts(
-      quantised_texts(recipe, files, rounder, plan, {text.sequences, text.sequence_len}, told),
-      output.path());
-  write_quantised_weights(recipe, files, rounder, plan, checkpoint, output, style);
+  const auto rounded = [&](const WeightSpec& weight) -> std::vector<TensorBytes> {
+    if (!rounder.rounds(weight)) return {};
+    const int64_t part = weight.is_block_matrix() ? weight.layer : files.config.num_hidden_layers;
+    return checkpoint.read(part, rounder.specs(weight));
+  };
+  written.write(output.path(), text.size(), rounded, style);
   report.bytes = output.written_bytes();
   return report;
 }

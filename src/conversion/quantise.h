@@ -1,4 +1,4 @@
-// Quantises a model to few bits, block by block, into files of GPTQ or EXL2.
+// Quantises a model to few bits, block by block, calibrated on text.
 #pragma once
 
 #include <string>
@@ -9,15 +9,12 @@
 #include "conversion/convert.h"
 #include "conversion/model_output.h"
 #include "conversion/quantise_checkpoint.h"
+#include "conversion/quantised_files.h"
 #include "conversion/rounder.h"
 #include "report/progress.h"
 
 namespace jackscrew {
 
-// The amount of calibration text that is asked for.
-struct CalibrationSize {
-  int64_t sequences = 128, sequence_len = 512;
-};
 // The recipe's, with defaults that suit the model's longest sequence.
 CalibrationSize calibration_size(const Recipe& recipe, const ModelConfig& config);
 
@@ -45,24 +42,18 @@ struct QuantisationReport {
   JsonObject to_json() const;
 };
 
-// How a model will be written: matrices that the rounder quantises (with a null format), and the
-// rest in `rest`, see rest_storage().
+// Which matrices of a model are rounded, and what comes of it.
 class QuantisationPlan {
  public:
-  // Throws Error(model) for a matrix whose shape such files cannot have.
-  QuantisationPlan(const Recipe& recipe, const ModelFiles& files, const std::string& rest,
-                   const Rounder& rounder);
+  // The bits of every matrix, where they are known, and no errors. The bytes are exact, or a bound.
+  QuantisationPlan(const ModelConfig& config, const Rounder& rounder, const QuantisedFiles& files);
 
-  const std::vector<ModelTensor>& tensors() const { return tensors_; }
   bool rounds_head() const { return rounds_head_; }
   // The number of tokens below which the widest layer's Hessian cannot have full rank.
   int64_t least_tokens() const { return least_tokens_; }
-  // The bits of every matrix, where they are known, and no errors. The bytes are exact, or a bound,
-  // for a text of as many sequences as calibration_size() says.
-  QuantisationReport report() const { return report_; }
+  const QuantisationReport& report() const { return report_; }
 
  private:
-  std::vector<ModelTensor> tensors_;
   int64_t least_tokens_ = 0;
   bool rounds_head_ = false;
   QuantisationReport report_;
@@ -81,8 +72,8 @@ std::string progress_text(const QuantisationProgress& progress, const ModelConfi
 // the text and over the unquantised model. The result does not depend on the number of threads, nor
 // on the block from which the checkpoint (of the same settings) continues.
 QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files, Rounder& rounder,
-                                   const QuantisationPlan& plan, const CalibrationText& text,
-                                   QuantisationCheckpoint& checkpoint, ModelOutput& output,
-                                   const ProgressStyle& style);
+                                   const QuantisationPlan& plan, const QuantisedFiles& written,
+                                   const CalibrationText& text, QuantisationCheckpoint& checkpoint,
+                                   ModelOutput& output, const ProgressStyle& style);
 
 }  // namespace jackscrew

@@ -216,18 +216,30 @@ void WeightWriter::write_panel(const ModelTensor& tensor, int64_t heads, int64_t
   progress(std::ssize(out_));
 }
 
-void WeightWriter::copy(const ModelTensor& tensor, const StoredTensor& stored,
-                        const ProgressCallback& progress) {
+// Writes rows as they are; bytes_of_row(logical row) are its bytes.
+template <class BytesOfRow>
+void WeightWriter::copy_rows(const ModelTensor& tensor, const ProgressCallback& progress,
+                             const BytesOfRow& bytes_of_row) {
   const int64_t heads = writer_.interleaved_heads(tensor.spec);
-  const auto row_bytes = static_cast<size_t>(tensor.row_bytes());
   const int64_t step = panel_step(tensor, heads);
   for (int64_t begin = 0; begin < tensor.spec.rows; begin += step) {
     const int64_t end = std::min(tensor.spec.rows, begin + step);
     write_panel(tensor, heads, begin, end, progress, [&](int64_t row, uint8_t* to) {
-      const auto at = static_cast<size_t>(stored.interleaved_row(row));
-      std::copy_n(stored.bytes.data() + at * row_bytes, row_bytes, to);
+      std::copy_n(bytes_of_row(row), tensor.row_bytes(), to);
     });
   }
+}
+
+void WeightWriter::copy(const ModelTensor& tensor, const StoredTensor& stored,
+                        const ProgressCallback& progress) {
+  copy_rows(tensor, progress, [&](int64_t row) {
+    return stored.bytes.data() + stored.interleaved_row(row) * tensor.row_bytes();
+  });
+}
+
+void WeightWriter::write_encoded(const ModelTensor& tensor, std::span<const uint8_t> rows,
+                                 const ProgressCallback& progress) {
+  copy_rows(tensor, progress, [&](int64_t row) { return rows.data() + row * tensor.row_bytes(); });
 }
 
 void WeightWriter::encode(const ModelTensor& tensor, const StoredTensor& stored,

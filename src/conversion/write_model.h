@@ -49,8 +49,14 @@ class WeightWriter {
 
   // Weights must come in the writer's order. `progress` is told the bytes written.
   void write(const ModelTensor& tensor, const ProgressCallback& progress);
+  // The same for a weight that is encoded already: `rows` are its rows, tensor.row_bytes() each.
+  void write_encoded(const ModelTensor& tensor, std::span<const uint8_t> rows,
+                     const ProgressCallback& progress);
 
  private:
+  template <class BytesOfRow>
+  void copy_rows(const ModelTensor& tensor, const ProgressCallback& progress,
+                 const BytesOfRow& bytes_of_row);
   int64_t panel_step(const ModelTensor& tensor, int64_t heads) const;
   template <class Fill>
   void write_panel(const ModelTensor& tensor, int64_t heads, int64_t begin, int64_t end,

@@ -4,8 +4,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "quant/block_encoder.h"
+#include "quant/iq4.h"
 #include "quant/iq4.rows.h"
-#include "quant/row_encoders.h"
 
 namespace jackscrew {
 
@@ -34,15 +35,10 @@ uint8_t nearest_number(double value) {
 
 // The scale with the least weighted error of x [32] ~ scale * number, among those that map the
 // element furthest from 0 to about either end of the table.
-double best_table_scale(const float* x) {
+double best_table_scale(const float* x, const double* weights) {
   const auto furthest = [](float a, float b) { return std::abs(a) < std::abs(b); };
   const auto extreme = static_cast<double>(*std::max_element(x, x + kIq4Group, furthest));
   if (extreme == 0.0) return 0.0;
-  double square = 0.0;
-  for (size_t i = 0; i < kIq4Group; ++i) {
-    square += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  }
-  const double mean = std::sqrt(square / static_cast<double>(kIq4Group));
   constexpr int kSteps = 7;  // to either side, of two each
   double best = 0.0, best_gain = -1.0;
   for (const double end : {-127.0, 113.0}) {
@@ -52,9 +48,8 @@ double best_table_scale(const float* x) {
       for (size_t i = 0; i < kIq4Group; ++i) {
         const double value = static_cast<double>(x[i]);
         const auto number = static_cast<double>(iq4_values()[nearest_number(value * inverse)]);
-        const double weight = mean + std::abs(value);  // as in k_encoders.cc
-        xq += weight * value * number;
-        qq += weight * number * number;
+        xq += weights[i] * value * number;
+        qq += weights[i] * number * number;
       }
       if (qq > 0.0 && xq * xq / qq > best_gain) {
         best_gain = xq * xq / qq;
@@ -65,46 +60,88 @@ double best_table_scale(const float* x) {
   return best;
 }
 
+uint32_t table_code(double scale, double x) {
+  return nearest_number(scale != 0.0 ? x / scale : 0.0);
+}
+double table_value(double scale, uint32_t code) {
+  return scale * static_cast<double>(iq4_values()[code]);
+}
+
 // 16 bytes, of which byte i has elements i (low nibble) and i + 16.
-void put_numbers(const float* x, double scale, uint8_t* out) {
-  const auto code = [&](size_t i) {
-    return nearest_number(scale != 0.0 ? static_cast<double>(x[i]) / scale : 0.0);
-  };
+void put_nibbles(const uint32_t* codes, uint8_t* out) {
   for (size_t i = 0; i < kIq4Group / 2; ++i) {
-    out[i] = static_cast<uint8_t>(code(i) | code(i + kIq4Group / 2) << 4);
+    out[i] = static_cast<uint8_t>(codes[i] | codes[i + kIq4Group / 2] << 4);
   }
 }
 
-}  // namespace
+struct Iq4NlBlock {
+  static constexpr size_t kColumns = kIq4Group, kGroup = kIq4Group, kBytes = 18;
 
-void encode_iq4_nl(const float* x, int64_t cols, uint8_t* out) {
-  for (const float* end = x + cols; x < end; x += kIq4Group, out += 18) {
-    put_numbers(x, static_cast<double>(write_f16_scale(best_table_scale(x), out)), out + 2);
+  double exact;
+  f16 scale;
+
+  void fit(size_t, const float* x, const double* weights) { exact = best_table_scale(x, weights); }
+  void set_scales() { scale = to_f16(static_cast<float>(exact)); }
+  void settle(size_t, const float*, const double*) {}
+  double scale_of() const { return static_cast<double>(to_float(scale)); }
+  uint32_t code(size_t, double x) const { return table_code(scale_of(), x); }
+  double value(size_t, uint32_t code) const { return table_value(scale_of(), code); }
+  void write(const std::array<uint32_t, kColumns>& codes, uint8_t* out) const {
+    put_f16(scale, out);
+    put_nibbles(codes.data(), out + 2);
   }
-}
+};
 
-void encode_iq4_xs(const float* x, int64_t cols, uint8_t* out) {
-  for (const float* end = x + cols; x < end; x += 8 * kIq4Group, out += 136) {
-    std::array<double, 8> exact;
+struct Iq4XsBlock {
+  static constexpr size_t kColumns = 8 * kIq4Group, kGroup = kIq4Group, kBytes = 136;
+
+  std::array<double, 8> exact;
+  std::array<int32_t, 8> scales;
+  f16 super;
+
+  void fit(size_t group, const float* x, const double* weights) {
+    exact[group] = best_table_scale(x, weights);
+  }
+  void set_scales() {
     double extreme = 0.0;  // the scale furthest from 0
-    for (size_t group = 0; group < 8; ++group) {
-      exact[group] = best_table_scale(x + kIq4Group * group);
-      if (std::abs(exact[group]) > std::abs(extreme)) extreme = exact[group];
+    for (const double scale : exact) {
+      if (std::abs(scale) > std::abs(extreme)) extreme = scale;
     }
-    const auto super = static_cast<double>(write_f16_scale(extreme / -32.0, out));
+    super = to_f16(static_cast<float>(extreme / -32.0));
+  }
+  void settle(size_t group, const float*, const double*) {
+    const auto unit = static_cast<double>(to_float(super));
+    const double small = unit != 0.0 ? nearest_code(exact[group] / unit, -32.0, 31.0) : 0.0;
+    scales[group] = static_cast<int32_t>(small);
+  }
+  double scale_of(size_t i) const {
+    return static_cast<double>(to_float(super)) * scales[i / kGroup];
+  }
+  uint32_t code(size_t i, double x) const { return table_code(scale_of(i), x); }
+  double value(size_t i, uint32_t code) const { return table_value(scale_of(i), code); }
+  void write(const std::array<uint32_t, kColumns>& codes, uint8_t* out) const {
+    put_f16(super, out);
     uint32_t high = 0;
     std::memset(out + 4, 0, 4);
     for (size_t group = 0; group < 8; ++group) {
-      const double small =
-          super != 0.0 ? std::clamp(std::nearbyint(exact[group] / super), -32.0, 31.0) : 0.0;
-      const auto bits = static_cast<uint32_t>(static_cast<int32_t>(small) + 32);
+      const auto bits = static_cast<uint32_t>(scales[group] + 32);
       out[4 + group / 2] |= static_cast<uint8_t>((bits & 15) << group % 2 * 4);
       high |= bits >> 4 << 2 * group;
-      put_numbers(x + kIq4Group * group, super * small, out + 8 + 16 * group);
+      put_nibbles(codes.data() + kGroup * group, out + 8 + 16 * group);
     }
     out[2] = static_cast<uint8_t>(high);
     out[3] = static_cast<uint8_t>(high >> 8);
   }
+};
+
+}  // namespace
+
+RowEncoder iq4_nl_encoder() {
+  return block_encoder<Iq4NlBlock>(iq4_nl_format());
+}
+
+RowEncoder iq4_xs_encoder() {
+  return block_encoder<Iq4XsBlock>(iq4_xs_format());
 }
 
 }  // namespace jackscrew

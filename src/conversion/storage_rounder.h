@@ -1,0 +1,21 @@
+// Storage formats of GGUF as quantize writes them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "conversion/rounder.h"
+#include "conversion/write_model.h"
+#include "recipe/recipe.h"
+
+namespace jackscrew {
+
+// Throws Error(usage) for settings that such files do not have, whatever the model is.
+void check_storage_rounding(const Recipe& recipe);
+
+// `tensors`: the model's weights as they will be written. Linear layers of the blocks whose format
+// has blocks are rounded.
+std::unique_ptr<Rounder> make_storage_rounder(const Recipe& recipe,
+                                              const std::vector<ModelTensor>& tensors);
+
+}  // namespace jackscrew

@@ -128,38 +128,36 @@ struct Quantiser {
   std::unique_ptr<QuantisedFiles> files;
 };
 
+// Whether matrices are rounded to a storage format, rather than in a layout of quantised files.
+bool rounds_to_storage(const Recipe& recipe, ModelFormat files) {
+  return files == ModelFormat::gguf || recipe.format == "hf";
+}
+
 Quantiser make_quantiser(const Recipe& recipe, const ConvertedModel& model, ModelFormat format,
                          const CalibrationSize& text) {
   const ModelFiles& files = model.result();
-  if (format == ModelFormat::gguf) {
-    auto converted =
+  if (rounds_to_storage(recipe, format)) {
+    auto written =
         make_converted_files(recipe, files, {format, recipe.storage, model.base.source.get()});
-    auto rounder = make_storage_rounder(recipe, converted->tensors());
-    return {std::move(rounder), std::move(converted)};
+    auto rounder = make_storage_rounder(recipe, format, written->tensors());
+    return {std::move(rounder), std::move(written)};
   }
   const std::string rest = rest_storage(recipe, model.base);
   auto rounder = recipe.format == "exl2" ? make_fitting_exl2_rounder(recipe, files, rest)
                                          : make_gptq_rounder(recipe);
-  auto layout = make_layout_files(recipe, files, rest, *rounder, text);
-  return {std::move(rounder), std::move(layout)};
+  auto written = make_layout_files(recipe, files, rest, *rounder, text);
+  return {std::move(rounder), std::move(written)};
 }
 
 // Throws Error(usage) for what the recipe alone shows to be wrong.
 void check_recipe(const Recipe& recipe, const ModelOutput& output) {
-  const bool is_directory = output.format() == ModelFormat::hf;
-  if (recipe.format == "hf" || recipe.format == "gguf_adapter") {
-    throw Error(ErrorKind::usage, fmt::format("quantize does not write format={}", recipe.format),
-                "quantize writes format=gptq, exl2 and gguf; export writes hf, with storage=nf4");
-  }
-  if (!is_directory && recipe.format != "auto" && recipe.format != "gguf") {
-    throw Error(ErrorKind::usage,
-                fmt::format("format={} is a directory, but {} has the name of a GGUF file",
-                            recipe.format, output.target().string()),
-                "name a directory, or leave out format: GGUF files are quantised with a storage");
+  if (recipe.format == "gguf_adapter") {
+    throw Error(ErrorKind::usage, "quantize does not write format=gguf_adapter",
+                "quantize writes format=gptq, exl2, gguf and hf; export writes adapters");
   }
   check_calibration_product(recipe.product);
-  if (!is_directory) {
-    check_storage_rounding(recipe);
+  if (rounds_to_storage(recipe, output.format())) {
+    check_storage_rounding(recipe, output.format());
   } else if (recipe.format != "exl2") {
     make_gptq_rounder(recipe);
   }

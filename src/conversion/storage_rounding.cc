@@ -1,10 +1,12 @@
 #include "conversion/storage_rounding.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/parallel.h"
 #include "conversion/add_row.h"
 #include "conversion/column_order.h"
+#include "quant/row_encoders.h"
 
 namespace jackscrew {
 
@@ -15,76 +17,103 @@ constexpr int64_t kRoundedRows = 16;
 // Columns whose errors reach the rest of the matrix in one product: a multiple of all blocks.
 constexpr int64_t kColumns = 256;
 
+template <class Body>
+void for_rows(const Ops& ops, int64_t rows, const Body& body) {
+  parallel_for(ops.threads(), ceil_div(rows, kRoundedRows), [&](int64_t task, int) {
+    const int64_t last = std::min(rows, (task + 1) * kRoundedRows);
+    for (int64_t row = task * kRoundedRows; row < last; ++row) body(row);
+  });
+}
+
 // Columns [begin, end) of a matrix, a whole number of blocks.
 struct Columns {
-  const RowEncoder& encoder;
+  const BlockRounding& rounding;
   AddRowKernel add_row;
-  Tensor w, u, errors;                 // errors: f32 [rows, kColumns], divided by U_kk
+  Tensor w;                            // f32 [rows, cols]
+  Tensor u;                            // f32 [cols, cols]
+  Tensor errors;                       // f32 [rows, kColumns], divided by U_kk
   const std::vector<double>& weights;  // [cols]
   int64_t begin, end;
-  uint8_t* out;  // the matrix's rows
+  uint8_t* blocks;  // of the matrix, row by row
 
   void round(int64_t row) const {
-    const int64_t cols = w.cols(), block_columns = encoder.block_columns;
+    const int64_t cols = w.cols();
     float* values = w.data<float>() + row * cols;
     float* of_row = errors.data<float>() + row * kColumns;
-    int64_t block = begin;
+    int64_t first = begin;  // of a block
     const ElementRounded rounded = [&](int64_t i, float value) {
-      const int64_t k = block + i;
+      const int64_t k = first + i;
       const float* beside = u.data<float>() + k * cols;
       const float error = (value - values[k]) / beside[k];
       add_row(values + k + 1, beside + k + 1, error, end - k - 1);
       of_row[k - begin] = error;
     };
-    const int64_t row_bytes = encoder.format->row_bytes(cols);
-    const int64_t block_bytes = encoder.format->row_bytes(block_columns);
-    uint8_t* to = out + row * row_bytes + begin / block_columns * block_bytes;
-    for (; block < end; block += block_columns, to += block_bytes) {
-      encoder.round_block(values + block, weights.data() + block, rounded, to);
+    for (; first < end; first += rounding.columns) {
+      const int64_t block = (row * cols + first) / rounding.columns;
+      rounding.round(values + first, weights.data() + first, rounded,
+                     blocks + block * rounding.bytes);
     }
   }
 };
 
+void round_columns(Ops& ops, Memory& memory, const Tensor& w, const Tensor& u,
+                   const BlockRounding& rounding, const Storage& storage) {
+  const int64_t rows = w.rows(), cols = w.cols();
+  std::vector<uint8_t> blocks(
+      static_cast<size_t>(checked_mul(rows * (cols / rounding.columns), rounding.bytes)));
+  const std::vector<float> costs = column_costs(u, cols);
+  const std::vector<double> weights(costs.begin(), costs.end());
+  const OwnedTensor errors(memory, Purpose::workspace, DType::f32, {rows, kColumns});
+  const AddRowKernel add_row = ops.isa() == IsaLevel::v3 ? v3::kAddRow : v4::kAddRow;
+  for (int64_t begin = 0; begin < cols; begin += kColumns) {
+    const int64_t end = std::min(cols, begin + kColumns);
+    const Columns columns{rounding, add_row,      w, u, errors.view(), weights, begin,
+                          end,      blocks.data()};
+    for_rows(ops, rows, [&](int64_t row) { columns.round(row); });
+    if (end == cols) break;
+    ops.gemm(errors.view().columns(0, end - begin), Transpose::no,
+             u.rows(begin, end).columns(end, cols), Transpose::no, w.columns(end, cols),
+             Accumulate::yes);
+  }
+  if (rounding.place != nullptr) return rounding.place(blocks, storage);
+  std::memcpy(storage.bytes.data<uint8_t>(), blocks.data(), blocks.size());
+}
+
+void round_to_nearest(Ops& ops, const Tensor& w, const Format& format, const Storage& storage) {
+  const RowEncoder* encoder = find_row_encoder(format);
+  if (encoder == nullptr) {
+    Arena scratch;
+    const auto source = [&](int64_t begin, int64_t end) { return w.rows(begin, end); };
+    return format.encode(ops, source, storage, {}, scratch);
+  }
+  const int64_t cols = w.cols(), row_bytes = format.row_bytes(cols);
+  for_rows(ops, w.rows(), [&](int64_t row) {
+    encoder->encode(w.data<float>() + row * cols, cols,
+                    storage.bytes.data<uint8_t>() + row * row_bytes);
+  });
+}
+
 }  // namespace
 
 std::vector<uint8_t> round_storage(Ops& ops, Memory& memory, const WeightSpec& weight,
-                                   const Tensor& w, const Tensor& u, const RowEncoder& encoder) {
-  const int64_t rows = w.rows(), cols = w.cols();
-  const int64_t row_bytes = encoder.format->row_bytes(cols);
+                                   const Tensor& w, const Tensor& u, const Format& format) {
   check_finite(weight, w);
-  std::vector<uint8_t> out(static_cast<size_t>(encoder.format->storage_bytes(rows, cols)));
-  const auto for_rows = [&](const auto& body) {
-    parallel_for(ops.threads(), ceil_div(rows, kRoundedRows), [&](int64_t task, int) {
-      const int64_t last = std::min(rows, (task + 1) * kRoundedRows);
-      for (int64_t row = task * kRoundedRows; row < last; ++row) body(row);
-    });
-  };
+  const int64_t rows = w.rows(), cols = w.cols();
+  const OwnedTensor bytes(memory, Purpose::workspace, DType::u8,
+                          {format.storage_bytes(rows, cols)});
+  const Storage storage{bytes.view(), rows, cols};
   if (u.empty()) {
-    for_rows([&](int64_t row) {
-      encoder.encode(w.data<float>() + row * cols, cols, out.data() + row * row_bytes);
-    });
+    round_to_nearest(ops, w, format, storage);
   } else {
-    const std::vector<float> costs = column_costs(u, cols);
-    const std::vector<double> weights(costs.begin(), costs.end());
-    const OwnedTensor errors(memory, Purpose::workspace, DType::f32, {rows, kColumns});
-    const AddRowKernel add_row = ops.isa() == IsaLevel::v3 ? v3::kAddRow : v4::kAddRow;
-    for (int64_t begin = 0; begin < cols; begin += kColumns) {
-      const int64_t end = std::min(cols, begin + kColumns);
-      const Columns columns{encoder, add_row, w, u, errors.view(), weights, begin, end, out.data()};
-      for_rows([&](int64_t row) { columns.round(row); });
-      if (end == cols) break;
-      ops.gemm(errors.view().columns(0, end - begin), Transpose::no,
-               u.rows(begin, end).columns(end, cols), Transpose::no, w.columns(end, cols),
-               Accumulate::yes);
-    }
+    round_columns(ops, memory, w, u, block_rounding(format), storage);
   }
-  const Tensor bytes(out.data(), DType::u8, {std::ssize(out)});
-  encoder.format->decode(ops, {bytes, rows, cols}, 0, rows, w);
-  const float* values = w.data<float>();
-  if (!std::all_of(values, values + w.size(), [](float value) { return std::isfinite(value); })) {
-    fail_beyond_f16(weight, encoder.format->name());
+  format.decode(ops, storage, 0, rows, w);
+  const std::span<const float> values(w.data<float>(), static_cast<size_t>(w.size()));
+  if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) {
+    fail_beyond_f16(weight, format.name());
   }
-  return out;
+  const auto* begin = bytes.view().data<uint8_t>();
+  return {begin, begin + bytes.view().size()};
 }
 
 }  // namespace jackscrew

@@ -237,9 +237,16 @@ void WeightWriter::copy(const ModelTensor& tensor, const StoredTensor& stored,
   });
 }
 
-void WeightWriter::write_encoded(const ModelTensor& tensor, std::span<const uint8_t> rows,
+void WeightWriter::write_encoded(const ModelTensor& tensor, std::span<const uint8_t> storage,
                                  const ProgressCallback& progress) {
-  copy_rows(tensor, progress, [&](int64_t row) { return rows.data() + row * tensor.row_bytes(); });
+  if (tensor.row_bytes() == 0) {
+    const OwnedTensor aligned(memory_, Purpose::staging, DType::u8, {std::ssize(storage)});
+    std::ranges::copy(storage, aligned.view().data<uint8_t>());
+    writer_.write(tensor.spec, {aligned.view().data<uint8_t>(), storage.size()});
+    return progress(std::ssize(storage));
+  }
+  copy_rows(tensor, progress,
+            [&](int64_t row) { return storage.data() + row * tensor.row_bytes(); });
 }
 
 void WeightWriter::encode(const ModelTensor& tensor, const StoredTensor& stored,

@@ -49,8 +49,8 @@ class WeightWriter {
 
   // Weights must come in the writer's order. `progress` is told the bytes written.
   void write(const ModelTensor& tensor, const ProgressCallback& progress);
-  // The same for a weight that is encoded already: `rows` are its rows, tensor.row_bytes() each.
-  void write_encoded(const ModelTensor& tensor, std::span<const uint8_t> rows,
+  // The same for a weight that is encoded already, tensor.bytes() of its format.
+  void write_encoded(const ModelTensor& tensor, std::span<const uint8_t> storage,
                      const ProgressCallback& progress);
 
  private:

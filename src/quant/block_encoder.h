@@ -68,8 +68,13 @@ void round_block(float* x, const double* weights, const ElementRounded& rounded,
 }
 
 template <class Block>
+BlockRounding rounding_of(PlaceBlocks place = nullptr) {
+  return {round_block<Block>, Block::kColumns, Block::kBytes, place};
+}
+
+template <class Block>
 RowEncoder block_encoder(const Format& format) {
-  return {&format, encode_blocks<Block>, round_block<Block>, Block::kColumns};
+  return {&format, encode_blocks<Block>, rounding_of<Block>()};
 }
 
 // Writes the bytes of a scale.

@@ -10,6 +10,7 @@
 
 #include <span>
 
+#include "quant/block_rounding.h"
 #include "quant/format.h"
 
 namespace jackscrew {
@@ -36,5 +37,8 @@ struct Nf4Parts {
   int64_t bytes;         // of all
 };
 Nf4Parts nf4_parts(bool is_double, void* base, int64_t rows, int64_t cols);
+
+// How quantize rounds to nf4, for matrices whose columns are whole blocks.
+BlockRounding nf4_rounding();
 
 }  // namespace jackscrew

@@ -193,7 +193,7 @@ struct AsymmetricNibbles {
 
 template <class Block>
 RowEncoder reference_encoder(const Format& format, EncodeRow encode) {
-  return {&format, encode, round_block<Block>, Block::kColumns};
+  return {&format, encode, rounding_of<Block>()};
 }
 
 }  // namespace

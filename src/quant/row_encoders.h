@@ -2,9 +2,9 @@
 // same bits on every processor.
 #pragma once
 
-#include <functional>
 #include <span>
 
+#include "quant/block_rounding.h"
 #include "quant/format.h"
 
 namespace jackscrew {
@@ -14,20 +14,10 @@ namespace jackscrew {
 // are those with the least weighted squared error among twenty or thirty candidates.
 using EncodeRow = void (*)(const float* x, int64_t cols, uint8_t* out);
 
-// Hears what value an element of a block gets, and may move the elements behind it.
-using ElementRounded = std::function<void(int64_t i, float value)>;
-// Encodes a block x [block_columns] element after element. The scale of a group is chosen when its
-// first element is due, for x as it is by then; what groups have in common is chosen at the
-// beginning. Scales are those with the least squared error under `weights` [block_columns].
-using RoundBlock = void (*)(float* x, const double* weights, const ElementRounded& rounded,
-                            uint8_t* out);
-
 struct RowEncoder {
   const Format* format;
   EncodeRow encode;
-  // Of formats in blocks, else null and 0:
-  RoundBlock round_block = nullptr;
-  int64_t block_columns = 0;
+  BlockRounding blocks = {};
 };
 std::span<const RowEncoder> row_encoders();
 // Null if rows cannot be written in that format.

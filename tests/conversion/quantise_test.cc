@@ -107,7 +107,7 @@ TEST_F(SlowQuantise, Refusals) {
   refused("bits=4.5", 2, {"4.5 bits", "format=exl2"});
   refused("head_bits=4", 2, {"head_bits", "format=exl2"});
   refused("group_size=48", 2, {"group_size=48", "power of two"});
-  refused("format=gguf", 2, {"does not write format=gguf"});
+  refused("format=gguf_adapter", 2, {"does not write format=gguf_adapter"});
   refused("product=int8", 2, {"product=int8", "product=f32"});
   refused("storage=q4_k", 2, {"storage=q4_k"});
   refused("data= ", 2, {"data"});
@@ -132,7 +132,7 @@ TEST_F(SlowQuantise, Refusals) {
     const Outcome outcome =
         run(quantise("m.gguf", "data=typo.jsonl format=" + format) + " --quiet" + kErrorsOnly);
     if (format == "auto") {
-      expect_refused(outcome, 2, {"m.gguf has the name of a GGUF file", "jackscrew export"});
+      expect_refused(outcome, 2, {"group_size is set", "storage determines it"});
     } else {
       expect_refused(outcome, 4, {"typo.jsonl"});  // said to be a directory
     }

@@ -31,6 +31,10 @@ class SlowUnfinished : public ::testing::Test {
          fmt::format("quantize model={} data={} format=gptq bits=4 group_size=32 sequence_len=64 "
                      "calibration_sequences=16 threads=1 output_dir=",
                      path("base"), tiny_.data())},
+        {"quantize_gguf",
+         fmt::format("quantize model={} data={} format=gguf storage=q4_k_m sequence_len=64 "
+                     "calibration_sequences=16 threads=1 output_dir=",
+                     path("base"), tiny_.data())},
     };
   }
   // The bytes of what a command has written: a file, or the files of a directory.

@@ -1,0 +1,111 @@
+// quantize into GGUF files and NF4 as users call it.
+#include "tests/conversion/quantise_rig.h"
+
+namespace jackscrew {
+namespace {
+
+using nlohmann::json;
+
+class SlowQuantiseStorage : public QuantiseRig {
+ protected:
+  // Rows that blocks of 256 divide, and such that they do not.
+  SlowQuantiseStorage() : QuantiseRig("quantise_storage", "") {
+    train_base("model=" + tiny_.file("wide.json", R"({
+      "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 260,
+      "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 128,
+      "tie_word_embeddings": true, "bos_token_id": 256, "eos_token_id": 257})"));
+  }
+  std::string quantise_gguf(const std::string& output, const std::string& storage,
+                            const std::string& more = "") const {
+    return quantise(output + ".gguf",
+                    fmt::format("calibration_sequences=16 storage={} {}", storage, more));
+  }
+};
+
+TEST_F(SlowQuantiseStorage, WritesWhatItSays) {
+  for (const std::string storage : {"q4_k_m", "iq4_nl", "q3_k_s", "q8_0"}) {
+    SCOPED_TRACE(storage);
+    const json said = answer(quantise_gguf(storage, storage, "eval_data=" + tiny_.eval_data()));
+    EXPECT_EQ(said["matrices"].size(), 14u);
+    for (const json& matrix : said["matrices"]) EXPECT_LT(matrix["error"], 0.05) << matrix;
+    EXPECT_NEAR(said["reference_loss"], loss("base"), 1e-6);
+    EXPECT_NEAR(said["loss"], loss(storage + ".gguf"), 1e-6);
+    EXPECT_EQ(said["bytes"], std::ssize(tiny_.text(storage + ".gguf")));
+    // The file is export's but for the codes.
+    const json exported = answer(fmt::format("export model={} output={} storage={}", path("base"),
+                                             path("x.gguf"), storage + " overwrite=true"));
+    EXPECT_EQ(said["bytes"], exported["bytes"]);
+    EXPECT_EQ(answer("inspect model=" + path(storage + ".gguf"))["storage"],
+              answer("inspect model=" + path("x.gguf"))["storage"]);
+  }
+}
+
+TEST_F(SlowQuantiseStorage, LosesLessThanExport) {
+  for (const std::string storage : {"q3_k_s", "nf4"}) {
+    SCOPED_TRACE(storage);
+    const std::string format = storage == "nf4" ? "format=hf" : "format=gguf";
+    const std::string how =
+        fmt::format("{} storage={} calibration_sequences=16 eval_data={} overwrite=true", format,
+                    storage, tiny_.eval_data());
+    const json rounded = answer(quantise("r", how));
+    const json nearest = answer(quantise("r", how + " rounding=nearest"));
+    double with = 0.0, without = 0.0;
+    for (size_t i = 0; i < rounded["matrices"].size(); ++i) {
+      with += rounded["matrices"][i]["error"].get<double>();
+      without += nearest["matrices"][i]["error"].get<double>();
+    }
+    EXPECT_LT(with, 0.7 * without);
+    // Without a Hessian nothing is left of the difference.
+    const std::string output = storage == "nf4" ? "output_dir" : "output";
+    answer(fmt::format("export model={} {} storage={} {}={}", path("base"), format, storage, output,
+                       path("exported_" + storage)));
+    if (storage == "nf4") {
+      EXPECT_EQ(contents(path("r")), contents(path("exported_" + storage)));
+      EXPECT_EQ(loss("r"), nearest["loss"]);
+    } else {
+      EXPECT_EQ(tiny_.text("r"), tiny_.text("exported_" + storage));
+      fs::remove(path("r"));
+    }
+  }
+}
+
+TEST_F(SlowQuantiseStorage, SameBytesWithAnyThreads) {
+  for (const int threads : {1, 2, 3}) {
+    answer(
+        quantise_gguf(fmt::format("t{}", threads), "q4_k_m", fmt::format("threads={}", threads)));
+  }
+  EXPECT_EQ(tiny_.text("t1.gguf"), tiny_.text("t2.gguf"));
+  EXPECT_EQ(tiny_.text("t1.gguf"), tiny_.text("t3.gguf"));
+}
+
+TEST_F(SlowQuantiseStorage, GoesOnWhereItWasStopped) {
+  const std::string command = quantise_gguf("q", "iq4_nl", "calibration_sequences=64");
+  answer(command);
+  const std::string whole = tiny_.text("q.gguf");
+  fs::remove(path("q.gguf"));
+  const fs::path first = path("q.gguf") + ".unfinished/block-0.safetensors";
+  Child child(command + " --quiet");
+  child.until([&] { return fs::exists(first) || fs::exists(path("q.gguf")); });
+  child.stop(SIGKILL);
+  fs::remove(path("q.gguf"));
+  answer(command);
+  EXPECT_EQ(tiny_.text("q.gguf"), whole);
+  EXPECT_FALSE(fs::exists(first));
+}
+
+TEST_F(SlowQuantiseStorage, Refusals) {
+  refused("format=gguf", 2, {"format=gguf needs a storage", "storage=q4_k_m"});
+  refused("format=hf", 2, {"format=hf needs a storage", "storage=nf4"});
+  refused("format=gguf storage=q4_k_m bits=4", 2, {"bits is set", "storage determines it"});
+  refused("format=gguf storage=q4_k_m group_size=32", 2, {"group_size is set"});
+  refused("format=gguf storage=f16", 2, {"storage=f16 is not quantised", "export"});
+  refused("format=gguf storage=int8", 2, {"storage=int8 cannot be written to a GGUF file"});
+  refused("format=hf storage=q4_k_m", 2, {"storage=q4_k_m cannot be written"});
+  const Outcome dry = run(quantise_gguf("dry", "q4_k_m", "--dry-run"));
+  EXPECT_NE(dry.out.find("14 matrices"), std::string::npos) << dry.out;
+  EXPECT_FALSE(fs::exists(path("dry.gguf")));
+}
+
+}  // namespace
+}  // namespace jackscrew

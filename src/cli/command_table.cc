@@ -3,7 +3,7 @@
 #include <initializer_list>
 
 #include "cli/commands.h"
-#include "conversion/exl2_fit.h"
+#include "conversion/rate_fit.h"
 #include "recipe/run_options.h"
 
 namespace jackscrew {
@@ -124,7 +124,8 @@ std::vector<Subcommand> make_table() {
        .run = run_export},
       {.name = "quantize",
        .summary = "round a model to few bits, calibrated on text (GGUF, GPTQ, EXL2, NF4)",
-       .usage = "model=M [adapter=A[,A]] data=FILE output_dir=DIR|output=FILE.gguf [name=value ...]",
+       .usage =
+           "model=M [adapter=A[,A]] data=FILE output_dir=DIR|output=FILE.gguf [name=value ...]",
        .examples =
            {"jackscrew quantize model=M data=book.txt output=m.gguf storage=q4_k_m",
             "jackscrew quantize model=SmolLM2-135M data=train.jsonl output_dir=gptq bits=4",
@@ -138,7 +139,7 @@ std::vector<Subcommand> make_table() {
        .unused = joined(
            {random, {"data_weights", "val_size", "packing", "train_on_inputs", "max_merge_loss"}}),
        .accepted = {kMethod, kSchedule},
-       .accepts = exl2_fits_a_run,
+       .accepts = rate_fits_a_run,
        .run = run_quantise},
       {.name = "compare",
        .summary = "show how far models are from the first of them: loss, KL, size, speed",

@@ -1,6 +1,7 @@
 // jackscrew quantize: rounds a model to few bits, calibrated on text.
 #include <fmt/format.h>
 
+#include <map>
 #include <optional>
 
 #include "base/clock.h"
@@ -10,10 +11,11 @@
 #include "cli/commands.h"
 #include "cli/interruption.h"
 #include "conversion/compare.h"
-#include "conversion/exl2_fit.h"
+#include "conversion/exl2_mixtures.h"
 #include "conversion/exl2_rounder.h"
 #include "conversion/gptq_rounder.h"
 #include "conversion/quantise.h"
+#include "conversion/rate_fit.h"
 #include "conversion/storage_rounder.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
@@ -112,19 +114,31 @@ Recipe run_over(const Recipe& recipe, const ModelConfig& config) {
   return run;
 }
 
+// The limit that bits or, by way of a run over the model as it will be written, device_memory sets.
+RateLimit rate_limit(const Recipe& recipe, const ModelFiles& files, const ModelConfig& written,
+                     const HeldFormats& formats) {
+  RateLimit limit{recipe.options.number("bits")};
+  if (rate_fits_a_run(recipe)) {
+    limit.memory_bytes =
+        bytes_that_fit(run_over(recipe, files.config), files.origin, written, formats);
+  }
+  return limit;
+}
+
 std::unique_ptr<Rounder> make_fitting_exl2_rounder(const Recipe& recipe, const ModelFiles& files,
                                                    const std::string& rest) {
-  Exl2Limit limit{recipe.options.number("bits"), {}};
-  if (exl2_fits_a_run(recipe)) {
-    limit.memory_bytes = exl2_bytes_that_fit(run_over(recipe, files.config), files,
-                                             recipe.options.integer("head_bits"), rest);
-  }
+  const int64_t head_bits = recipe.options.integer("head_bits");
+  ModelConfig written = files.config;
+  if (head_bits != kExl2PlainHead) written.tie_word_embeddings = false;
+  const RateLimit limit = rate_limit(recipe, files, written, [&](const WeightSpec& weight) {
+    return exl2_held_formats(weight, head_bits, rest);
+  });
   return make_exl2_rounder(recipe, files.config, limit);
 }
 
 // What rounds the model's matrices, and the files that they are written to.
 struct Quantiser {
-  std::unique_ptr<Rounder> rounder;
+  std::shared_ptr<Rounder> rounder;
   std::unique_ptr<QuantisedFiles> files;
 };
 
@@ -133,9 +147,32 @@ bool rounds_to_storage(const Recipe& recipe, ModelFormat files) {
   return files == ModelFormat::gguf || recipe.format == "hf";
 }
 
+// Types of GGUF, chosen for a rate.
+Quantiser make_mixed_quantiser(const Recipe& recipe, const ConvertedModel& model) {
+  const ModelFiles& files = model.result();
+  StorageChoice choice{ModelFormat::gguf, kMixedRest, model.base.source.get()};
+  std::vector<std::string> ignored;  // about formats that will be chosen
+  std::map<std::string, const Format*> rest;
+  for (const auto& [weight, format] : tensors_to_write(files, choice, ignored)) {
+    rest[weight.name] = format;
+  }
+  const auto held = [&](const WeightSpec& weight) {
+    std::vector<const Format*> types = mixed_types(weight);
+    if (types.empty()) types.push_back(rest.at(weight.name));
+    std::vector<FormatPointer> formats;
+    for (const Format* type : types) formats.push_back(unowned(*type));
+    return formats;
+  };
+  std::shared_ptr<StorageRounder> rounder =
+      make_mixed_rounder(recipe, files.config, rate_limit(recipe, files, files.config, held));
+  choice.chosen = [rounder](const WeightSpec& weight) { return rounder->format_of(weight); };
+  return {rounder, make_converted_files(recipe, files, choice)};
+}
+
 Quantiser make_quantiser(const Recipe& recipe, const ConvertedModel& model, ModelFormat format,
                          const CalibrationSize& text) {
   const ModelFiles& files = model.result();
+  if (mixes_gguf_types(recipe.options)) return make_mixed_quantiser(recipe, model);
   if (rounds_to_storage(recipe, format)) {
     auto written =
         make_converted_files(recipe, files, {format, recipe.storage, model.base.source.get()});
@@ -157,7 +194,7 @@ void check_recipe(const Recipe& recipe, const ModelOutput& output) {
   }
   check_calibration_product(recipe.product);
   if (rounds_to_storage(recipe, output.format())) {
-    check_storage_rounding(recipe, output.format());
+    check_storage_rounding(recipe, output.format(), mixes_gguf_types(recipe.options));
   } else if (recipe.format != "exl2") {
     make_gptq_rounder(recipe);
   }
@@ -178,8 +215,8 @@ Quantised write_and_measure(const Recipe& recipe, const ModelFiles& files, Quant
                                 checkpoint, output, style),
                 {}};
   try {
-    if (exl2_fits_a_run(recipe)) {
-      check_exl2_fits(run_over(recipe, files.config), open_model(output.path().string()));
+    if (rate_fits_a_run(recipe)) {
+      check_fits(run_over(recipe, files.config), open_model(output.path().string()));
     }
   } catch (const Error&) {
     checkpoint.remove();  // useless for another rate
@@ -213,7 +250,7 @@ int quantise(const Recipe& given) {
   ModelOutput output(recipe, "quantize");
   // Before any file is opened.
   check_recipe(recipe, output);
-  if (!exl2_fits_a_run(recipe) && recipe.eval_data.empty()) {
+  if (!rate_fits_a_run(recipe) && recipe.eval_data.empty()) {
     warn_of_unused(recipe, "quantize",
                    {"device", "device_memory", "host_memory", "weights", "attention",
                     "product_exclude", "seed"},

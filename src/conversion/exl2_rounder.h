@@ -3,25 +3,23 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
+#include "conversion/mixed_rates.h"
 #include "conversion/rounder.h"
 #include "model/config.h"
 #include "recipe/recipe.h"
 
 namespace jackscrew {
 
-// The limit for the blocks' matrices together: bits per element in the files, with everything
-// stored counted (codes, scales, order of columns, padding); or bytes in memory.
-struct Exl2Limit {
-  double bits = 0;
-  std::optional<int64_t> memory_bytes;  // replaces `bits` if set
-};
+// The formats in which the reader of such files holds a weight: of a block matrix, all that may be
+// chosen. `rest` is the storage of weights that stay plain, "bf16" or "f16".
+std::vector<FormatPointer> exl2_held_formats(const WeightSpec& weight, int64_t head_bits,
+                                             const std::string& rest);
 
 // Throws Error(usage) for settings that the layout does not have and for a rate that no mixture
 // reaches, Error(does_not_fit) where no mixture reaches the bytes, Error(model) for a matrix that
 // the layout cannot hold.
 std::unique_ptr<Rounder> make_exl2_rounder(const Recipe& recipe, const ModelConfig& config,
-                                           const Exl2Limit& limit);
+                                           const RateLimit& limit);
 
 }  // namespace jackscrew

@@ -6,8 +6,8 @@
 
 #include "base/crc32c.h"
 #include "base/text.h"
-#include "conversion/exl2_fit.h"
 #include "conversion/quantise_blocks.h"
+#include "conversion/rate_fit.h"
 #include "model/weights.h"
 #include "quant/plain.h"
 #include "session/fingerprint.h"
@@ -73,7 +73,7 @@ std::string rest_storage(const Recipe& recipe, const ModelFiles& base) {
 
 CalibrationSize calibration_size(const Recipe& recipe, const ModelConfig& config) {
   // With a run that is to fit, sequence_len is the run's.
-  const bool given = recipe.options.was_set("sequence_len") && !exl2_fits_a_run(recipe);
+  const bool given = recipe.options.was_set("sequence_len") && !rate_fits_a_run(recipe);
   return {recipe.options.integer("calibration_sequences"),
           given ? recipe.sequence_len : std::min(kCalibrationLength, config.longest_sequence())};
 }

@@ -82,17 +82,18 @@ class LayoutFiles : public QuantisedFiles {
 class ConvertedFiles : public QuantisedFiles {
  public:
   ConvertedFiles(const Recipe& recipe, const ModelFiles& files, const StorageChoice& choice)
-      : recipe_(recipe), files_(files), conversion_(recipe, files, choice) {}
+      : recipe_(recipe), files_(files), choice_(choice), planned_(recipe, files, choice) {}
 
-  const std::vector<ModelTensor>& tensors() const override { return conversion_.tensors(); }
-  const std::vector<std::string>& notes() const override { return conversion_.report().notes; }
-  int64_t bytes() const override { return conversion_.report().bytes; }
+  const std::vector<ModelTensor>& tensors() const override { return planned_.tensors(); }
+  const std::vector<std::string>& notes() const override { return planned_.report().notes; }
+  int64_t bytes() const override { return planned_.report().bytes; }
 
   void write(const fs::path& path, const CalibrationSize&, const RoundedMatrices& rounded,
              const ProgressStyle& style) const override {
-    const auto writer = conversion_.begin(recipe_, path);
+    const Conversion conversion(recipe_, files_, choice_);  // with the formats chosen by now
+    const auto writer = conversion.begin(recipe_, path);
     WeightWriter weights(recipe_, files_, *writer);
-    for (const ModelTensor& tensor : tensors()) {
+    for (const ModelTensor& tensor : conversion.tensors()) {
       if (style.check) style.check();
       const std::vector<TensorBytes> parts = rounded(tensor.spec);
       if (parts.empty()) {
@@ -107,7 +108,8 @@ class ConvertedFiles : public QuantisedFiles {
  private:
   const Recipe& recipe_;
   const ModelFiles& files_;
-  Conversion conversion_;
+  StorageChoice choice_;
+  Conversion planned_;
 };
 
 }  // namespace

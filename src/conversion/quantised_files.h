@@ -40,8 +40,8 @@ std::unique_ptr<QuantisedFiles> make_layout_files(const Recipe& recipe, const Mo
                                                   const std::string& rest, const Rounder& rounder,
                                                   const CalibrationSize& text);
 
-// The files of a conversion, in which rounded matrices are rows of their storage format. Recipe and
-// files must outlive it.
+// The files of a conversion, in which rounded matrices are encoded in their storage format. Recipe
+// and files must outlive it.
 std::unique_ptr<QuantisedFiles> make_converted_files(const Recipe& recipe, const ModelFiles& files,
                                                      const StorageChoice& choice);
 

@@ -1,22 +1,65 @@
 #include "conversion/storage_rounder.h"
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "conversion/storage_rounding.h"
+#include "model/weights.h"
+#include "quant/iq4.h"
+#include "quant/q2_k.h"
+#include "quant/q3_k.h"
+#include "quant/q4_1.h"
+#include "quant/q4_k.h"
+#include "quant/q5_0.h"
+#include "quant/q5_1.h"
+#include "quant/q5_k.h"
+#include "quant/q6_k.h"
+#include "quant/q8_0.h"
 #include "recipe/quantise_options.h"
 
 namespace jackscrew {
 
 namespace {
 
-class StorageRounder : public Rounder {
+// What is the same whether types are given or chosen.
+class FormatRounder : public StorageRounder {
  public:
-  StorageRounder(const std::vector<ModelTensor>& tensors, QuantisationSettings settings,
-                 bool compensates, double damping)
-      : settings_(std::move(settings)), compensates_(compensates), damping_(damping) {
+  explicit FormatRounder(const Recipe& recipe)
+      : rounding_(recipe.options.text("rounding")),
+        damping_(recipe.options.number("damp_percent")) {}
+
+  bool rounds(const WeightSpec& weight) const override { return format_of(weight) != nullptr; }
+  bool orders_by_activation() const override { return false; }
+  bool compensates() const override { return rounding_ == "gptq"; }
+  double damping() const override { return damping_; }
+
+  std::vector<SafetensorsSpec> specs(const WeightSpec& weight) const override {
+    return {{weight.name, "U8", {format_of(weight)->storage_bytes(weight.rows, weight.cols)}}};
+  }
+  std::vector<TensorBytes> round(const MatrixToRound& m) const override {
+    StorageRounding rounded =
+        round_storage(m.ops, m.memory, m.weight, m.w, m.u, *format_of(m.weight));
+    return {{specs(m.weight)[0], std::move(rounded.bytes)}};
+  }
+  QuantisationSettings settings() const override {
+    return {{"rounding", rounding_}, {"damp_percent", fmt::format("{}", damping_)}};
+  }
+  nlohmann::json config(int64_t, int64_t) const override { return {}; }
+
+ private:
+  std::string rounding_;
+  double damping_;
+};
+
+class GivenFormats : public FormatRounder {
+ public:
+  GivenFormats(const Recipe& recipe, ModelFormat files, const std::vector<ModelTensor>& tensors)
+      : FormatRounder(recipe),
+        files_(files == ModelFormat::gguf ? "gguf" : "hf"),
+        storage_(recipe.storage) {
     std::map<int64_t, int64_t> uneven;  // matrix width -> number of matrices
     for (const auto& [weight, format] : tensors) {
       const BlockRounding rounding = block_rounding(*format);
@@ -35,42 +78,76 @@ class StorageRounder : public Rounder {
     }
   }
 
-  bool rounds(const WeightSpec& weight) const override { return formats_.contains(weight.name); }
-  bool orders_by_activation() const override { return false; }
-  bool compensates() const override { return compensates_; }
-  double damping() const override { return damping_; }
-
-  std::vector<SafetensorsSpec> specs(const WeightSpec& weight) const override {
-    return {{weight.name, "U8", {format_of(weight).storage_bytes(weight.rows, weight.cols)}}};
+  const Format* format_of(const WeightSpec& weight) const override {
+    const auto found = formats_.find(weight.name);
+    return found == formats_.end() ? nullptr : found->second;
   }
   int64_t most_bytes(const std::vector<WeightSpec>& weights) const override {
     int64_t bytes = 0;
     for (const WeightSpec& weight : weights) bytes = checked_add(bytes, bytes_of(specs(weight)));
     return bytes;
   }
-  std::vector<TensorBytes> round(const MatrixToRound& m) const override {
-    return {with_bytes(specs(m.weight)[0],
-                       round_storage(m.ops, m.memory, m.weight, m.w, m.u, format_of(m.weight)))};
+  QuantisationSettings settings() const override {
+    QuantisationSettings settings = FormatRounder::settings();
+    settings["format"] = files_;
+    settings["storage"] = storage_;
+    return settings;
   }
-
-  QuantisationSettings settings() const override { return settings_; }
-  nlohmann::json config(int64_t, int64_t) const override { return {}; }
   std::vector<std::string> notes(const std::vector<WeightSpec>&) const override { return notes_; }
 
  private:
-  const Format& format_of(const WeightSpec& weight) const { return *formats_.at(weight.name); }
-
-  QuantisationSettings settings_;
-  bool compensates_;
-  double damping_;
+  std::string files_, storage_;
   std::map<std::string, const Format*> formats_;  // by weight name
   std::vector<std::string> notes_;
 };
 
-// "gguf" or "hf", as format has it.
-const char* name_of(ModelFormat files) {
-  return files == ModelFormat::gguf ? "gguf" : "hf";
-}
+class ChosenFormats : public FormatRounder {
+ public:
+  ChosenFormats(const Recipe& recipe, const ModelConfig& config, const RateLimit& limit)
+      : FormatRounder(recipe), rates_(limit) {
+    for (const WeightSpec& weight : weights_of(config, StageSpec::whole(config))) {
+      const std::vector<const Format*> types = mixed_types(weight);
+      if (types.empty()) continue;
+      std::vector<RoundedSize> ways;
+      for (const Format* type : types) {
+        const int64_t bytes = type->storage_bytes(weight.rows, weight.cols);
+        ways.push_back({bytes, bytes});
+      }
+      rates_.add(weight, ways);
+    }
+    rates_.check();
+  }
+
+  const Format* format_of(const WeightSpec& weight) const override {
+    return rates_.contains(weight) ? mixed_types(weight)[rates_.of(weight)] : nullptr;
+  }
+  int64_t most_bytes(const std::vector<WeightSpec>&) const override { return rates_.most_bytes(); }
+  QuantisationSettings settings() const override {
+    QuantisationSettings settings = FormatRounder::settings();
+    settings["format"] = "gguf";
+    settings.merge(rates_.settings());
+    return settings;
+  }
+  std::vector<std::string> notes(const std::vector<WeightSpec>&) const override { return {}; }
+
+  bool measures() const override { return true; }
+  std::vector<double> measure(const MatrixToRound& m) const override {
+    std::vector<double> costs;
+    const OwnedTensor copy(m.memory, Purpose::workspace, DType::f32, {m.w.rows(), m.w.cols()});
+    for (const Format* type : mixed_types(m.weight)) {
+      m.ops.copy(copy.view(), m.w);
+      const double error = round_storage(m.ops, m.memory, m.weight, copy.view(), m.u, *type).error;
+      costs.push_back(m.energy > 0.0 ? error / m.energy : 0.0);
+    }
+    return costs;
+  }
+  void choose(const std::map<std::string, std::vector<double>>& costs) override {
+    rates_.choose(costs);
+  }
+
+ private:
+  MixedRates rates_;
+};
 
 // Whether any weight would be rounded.
 bool is_quantised(const std::string& storage) {
@@ -81,17 +158,35 @@ bool is_quantised(const std::string& storage) {
 
 }  // namespace
 
-void check_storage_rounding(const Recipe& recipe, ModelFormat files) {
-  const char* format = name_of(files);
-  for (const char* name : {"bits", "head_bits", "group_size", "desc_act", "sym"}) {
+std::vector<const Format*> mixed_types(const WeightSpec& weight) {
+  if (!weight.is_block_matrix() || weight.cols % 32 != 0) return {};
+  if (weight.cols % 256 != 0) {
+    return {&iq4_nl_format(), &q4_1_format(), &q5_0_format(), &q5_1_format(), &q8_0_format()};
+  }
+  return {&q2_k_format(), &q3_k_format(), &iq4_xs_format(), &q4_k_format(),
+          &q5_k_format(), &q6_k_format(), &q8_0_format()};
+}
+
+void check_storage_rounding(const Recipe& recipe, ModelFormat files, bool is_mixed) {
+  const char* format = files == ModelFormat::gguf ? "gguf" : "hf";
+  std::vector<std::string> others = {"head_bits", "group_size", "desc_act", "sym"};
+  if (!is_mixed) others.push_back("bits");
+  for (const std::string& name : others) {
     if (!asks_for(recipe.options, name)) continue;
     throw Error(ErrorKind::usage,
                 fmt::format("{} is set, but with format={} storage determines it", name, format),
                 "leave it out; a storage, such as q4_k_m, has a number of bits of its own");
   }
+  if (is_mixed) {
+    if (recipe.options.text("rounding") == "gptq") return;
+    throw Error(ErrorKind::usage, "rounding=nearest measures nothing to choose types by",
+                "leave it out, or set a storage in place of the rate");
+  }
   const char* some = files == ModelFormat::gguf ? "storage=q4_k_m, for one" : "storage=nf4";
   if (recipe.storage == "keep") {
-    throw Error(ErrorKind::usage, fmt::format("format={} needs a storage to quantize to", format),
+    throw Error(ErrorKind::usage,
+                files == ModelFormat::gguf ? "format=gguf needs a storage, or bits, to quantize to"
+                                           : "format=hf needs a storage to quantize to",
                 some);
   }
   check_storage(files, recipe.storage);
@@ -100,17 +195,14 @@ void check_storage_rounding(const Recipe& recipe, ModelFormat files) {
               fmt::format("export writes it; quantize writes {}", some));
 }
 
-std::unique_ptr<Rounder> make_storage_rounder(const Recipe& recipe, ModelFormat files,
-                                              const std::vector<ModelTensor>& tensors) {
-  const std::string& rounding = recipe.options.text("rounding");
-  const double damping = recipe.options.number("damp_percent");
-  return std::make_unique<StorageRounder>(
-      tensors,
-      QuantisationSettings{{"format", name_of(files)},
-                           {"storage", recipe.storage},
-                           {"rounding", rounding},
-                           {"damp_percent", fmt::format("{}", damping)}},
-      rounding == "gptq", damping);
+std::unique_ptr<StorageRounder> make_storage_rounder(const Recipe& recipe, ModelFormat files,
+                                                     const std::vector<ModelTensor>& tensors) {
+  return std::make_unique<GivenFormats>(recipe, files, tensors);
+}
+
+std::unique_ptr<StorageRounder> make_mixed_rounder(const Recipe& recipe, const ModelConfig& config,
+                                                   const RateLimit& limit) {
+  return std::make_unique<ChosenFormats>(recipe, config, limit);
 }
 
 }  // namespace jackscrew

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "base/parallel.h"
 #include "conversion/add_row.h"
@@ -56,27 +57,40 @@ struct Columns {
   }
 };
 
-void round_columns(Ops& ops, Memory& memory, const Tensor& w, const Tensor& u,
-                   const BlockRounding& rounding, const Storage& storage) {
+// Returns StorageRounding::error.
+double round_columns(Ops& ops, Memory& memory, const Tensor& w, const Tensor& u,
+                     const BlockRounding& rounding, const Storage& storage) {
   const int64_t rows = w.rows(), cols = w.cols();
   std::vector<uint8_t> blocks(
       static_cast<size_t>(checked_mul(rows * (cols / rounding.columns), rounding.bytes)));
   const std::vector<float> costs = column_costs(u, cols);
   const std::vector<double> weights(costs.begin(), costs.end());
   const OwnedTensor errors(memory, Purpose::workspace, DType::f32, {rows, kColumns});
+  std::vector<double> row_errors(static_cast<size_t>(rows));
   const AddRowKernel add_row = ops.isa() == IsaLevel::v3 ? v3::kAddRow : v4::kAddRow;
   for (int64_t begin = 0; begin < cols; begin += kColumns) {
     const int64_t end = std::min(cols, begin + kColumns);
     const Columns columns{rounding, add_row,      w, u, errors.view(), weights, begin,
                           end,      blocks.data()};
-    for_rows(ops, rows, [&](int64_t row) { columns.round(row); });
+    for_rows(ops, rows, [&](int64_t row) {
+      columns.round(row);
+      const float* of_row = errors.view().data<float>() + row * kColumns;
+      for (int64_t i = 0; i < end - begin; ++i) {
+        const auto off = static_cast<double>(of_row[i]);
+        row_errors[static_cast<size_t>(row)] += off * off;
+      }
+    });
     if (end == cols) break;
     ops.gemm(errors.view().columns(0, end - begin), Transpose::no,
              u.rows(begin, end).columns(end, cols), Transpose::no, w.columns(end, cols),
              Accumulate::yes);
   }
-  if (rounding.place != nullptr) return rounding.place(blocks, storage);
-  std::memcpy(storage.bytes.data<uint8_t>(), blocks.data(), blocks.size());
+  if (rounding.place != nullptr) {
+    rounding.place(blocks, storage);
+  } else {
+    std::memcpy(storage.bytes.data<uint8_t>(), blocks.data(), blocks.size());
+  }
+  return std::accumulate(row_errors.begin(), row_errors.end(), 0.0);
 }
 
 void round_to_nearest(Ops& ops, const Tensor& w, const Format& format, const Storage& storage) {
@@ -95,17 +109,18 @@ void round_to_nearest(Ops& ops, const Tensor& w, const Format& format, const Sto
 
 }  // namespace
 
-std::vector<uint8_t> round_storage(Ops& ops, Memory& memory, const WeightSpec& weight,
-                                   const Tensor& w, const Tensor& u, const Format& format) {
+StorageRounding round_storage(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
+                              const Tensor& u, const Format& format) {
   check_finite(weight, w);
   const int64_t rows = w.rows(), cols = w.cols();
   const OwnedTensor bytes(memory, Purpose::workspace, DType::u8,
                           {format.storage_bytes(rows, cols)});
   const Storage storage{bytes.view(), rows, cols};
+  double error = 0.0;
   if (u.empty()) {
     round_to_nearest(ops, w, format, storage);
   } else {
-    round_columns(ops, memory, w, u, block_rounding(format), storage);
+    error = round_columns(ops, memory, w, u, block_rounding(format), storage);
   }
   format.decode(ops, storage, 0, rows, w);
   const std::span<const float> values(w.data<float>(), static_cast<size_t>(w.size()));
@@ -113,7 +128,7 @@ std::vector<uint8_t> round_storage(Ops& ops, Memory& memory, const WeightSpec& w
     fail_beyond_f16(weight, format.name());
   }
   const auto* begin = bytes.view().data<uint8_t>();
-  return {begin, begin + bytes.view().size()};
+  return {{begin, begin + bytes.view().size()}, error};
 }
 
 }  // namespace jackscrew

@@ -10,13 +10,20 @@
 
 namespace jackscrew {
 
-// Rounds w, f32 [rows, cols], contiguous, and replaces it by the values of the codes. Returns its
-// storage in `format`, which must have blocks (block_rounding.h) that divide the columns. `u` is
-// InverseFactor's in the order of columns; the squared error of a column is weighted by its cost, 1
-// / U_kk². If it is empty, each number is rounded by itself, as export does. Throws Error(model)
-// for a weight that the format's scales cannot reach, Error(non_finite) for one that is not finite.
-// The result does not depend on threads.
-std::vector<uint8_t> round_storage(Ops& ops, Memory& memory, const WeightSpec& weight,
-                                   const Tensor& w, const Tensor& u, const Format& format);
+struct StorageRounding {
+  std::vector<uint8_t> bytes;  // the storage
+  // The squared errors of all columns, each divided by U_kk before squaring; 0 without U. Together
+  // they are trace(D H Dᵀ) of the change D, where H is the damped matrix that U factors.
+  double error = 0;
+};
+
+// Rounds w, f32 [rows, cols], contiguous, to `format`, which must have blocks (block_rounding.h)
+// that divide the columns, and replaces it by the values of the codes. `u` is InverseFactor's in
+// the order of columns; the squared error of a column is weighted by its cost, 1 / U_kk². If it is
+// empty, each number is rounded by itself, as export does. Throws Error(model) for a weight that
+// the format's scales cannot reach, Error(non_finite) for one that is not finite. The result does
+// not depend on threads.
+StorageRounding round_storage(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
+                              const Tensor& u, const Format& format);
 
 }  // namespace jackscrew

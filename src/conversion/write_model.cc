@@ -297,7 +297,7 @@ const GgufMixture* mixture_of(const StorageChoice& choice) {
 }
 
 void check_storage(ModelFormat files, const std::string& storage) {
-  const ChosenStorage chosen({files, storage, nullptr});
+  const ChosenStorage chosen({files, storage});
 }
 
 std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const StorageChoice& choice,
@@ -310,7 +310,8 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
     const StoredTensor& kept = stored_tensor(files, *choice.kept, weight.name);
     const StoredTensor& stored = stored_tensor(files, *files.source, weight.name);
     const bool is_head = weight.module == (tied ? "embed_tokens" : "lm_head");
-    const Format* format = chosen.of(files.config, weight);
+    const Format* format = choice.chosen ? choice.chosen(weight) : nullptr;
+    if (format == nullptr) format = chosen.of(files.config, weight);
     // Formats of linear layers leave embedding, head and norms as they are.
     if (format == nullptr || (format->for_linears_only() && !weight.is_block_matrix())) {
       format = &kept_format(choice, kept, stored);

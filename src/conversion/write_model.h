@@ -1,6 +1,7 @@
 // Writes a model's weights from one kind of file into another, with one panel in memory at a time.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ struct StorageChoice {
   std::string storage;
   // The weights whose formats are kept: the model itself or, if adapters were merged, the base.
   const WeightSource* kept = nullptr;
+  // The format of a weight whatever the storage; null: the storage says. Empty: for all.
+  std::function<const Format*(const WeightSpec&)> chosen = {};
 };
 
 // The GGUF mixture named by the storage; null where it names none.

@@ -27,7 +27,9 @@ std::array<double, N> importance(const float* x) {
 }
 
 inline double nearest_code(double value, double least, double most) {
-  return std::clamp(std::nearbyint(value), least, most);
+  // Adding and subtracting 1.5 * 2^52 rounds to nearest, ties to even.
+  constexpr double kWhole = 6755399441055744.0;
+  return std::clamp((value + kWhole) - kWhole, least, most);
 }
 
 // The scale with the least error of x [N] ~ scale * q, q in [-half, half - 1].

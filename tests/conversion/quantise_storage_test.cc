@@ -62,12 +62,50 @@ TEST_F(SlowQuantiseStorage, LosesLessThanExport) {
                        path("exported_" + storage)));
     if (storage == "nf4") {
       EXPECT_EQ(contents(path("r")), contents(path("exported_" + storage)));
-      EXPECT_EQ(loss("r"), nearest["loss"]);
+      EXPECT_NEAR(loss("r"), nearest["loss"], 1e-6);
     } else {
       EXPECT_EQ(tiny_.text("r"), tiny_.text("exported_" + storage));
       fs::remove(path("r"));
     }
   }
+}
+
+// Types are chosen for a rate.
+TEST_F(SlowQuantiseStorage, MixesTypes) {
+  std::map<std::string, double> losses;
+  for (const std::string bits : {"4.5", "5", "7", "8"}) {
+    SCOPED_TRACE(bits);
+    const std::string how = "bits=" + bits + " eval_data=" + tiny_.eval_data();
+    const json dry = answer(quantise_gguf("dry", "keep", how + " --dry-run"));
+    const json said = answer(quantise_gguf("m" + bits, "keep", how));
+    EXPECT_LE(said["bits"], std::stod(bits));
+    EXPECT_GE(said["bits"], 0.97 * std::stod(bits) - (bits == "8" ? 0.3 : 0.0));
+    EXPECT_LE(said["bytes"], dry["bytes"]);
+    EXPECT_EQ(said["bytes"], std::ssize(tiny_.text("m" + bits + ".gguf")));
+    EXPECT_NEAR(said["loss"], loss("m" + bits + ".gguf"), 1e-6);
+    losses[bits] = said["kl"];
+  }
+  EXPECT_LT(losses["8"], losses["7"]);
+  EXPECT_LT(losses["7"], losses["5"]);
+  EXPECT_LT(losses["5"], losses["4.5"]);
+  refused("format=gguf bits=2", 2, {"comes to bits=2", "the least is bits="});
+  refused("format=gguf bits=5 rounding=nearest", 2, {"measures nothing"});
+}
+
+// The highest rate with which a run fits: that run then takes no more than it was said to have.
+TEST_F(SlowQuantiseStorage, MixesTypesThatFitARun) {
+  const std::string run_of = "method=lora lora_rank=4 micro_batch_size=1 sequence_len=64 threads=2";
+  const auto peak = [&](const std::string& model) {
+    return answer(fmt::format("plan model={} {}", model, run_of))["device"]["peak"].get<int64_t>();
+  };
+  answer(quantise_gguf("five", "keep", "bits=5"));
+  const int64_t budget = peak(path("five.gguf"));
+  const json said =
+      answer(quantise("fits.gguf", fmt::format("{} device_memory={}B", run_of, budget)));
+  EXPECT_LE(peak(path("fits.gguf")), budget);
+  EXPECT_GE(said["bits"], 4.9);
+  refused("format=gguf method=lora device_memory=100KiB", 3, {"in the fewest bits"});
+  refused("format=gguf device_memory=1GiB bits=5", 2, {"both bits and device_memory"});
 }
 
 TEST_F(SlowQuantiseStorage, SameBytesWithAnyThreads) {

@@ -25,7 +25,7 @@ struct StoredLayer : Layer {
   // Its storage; w becomes what the codes stand for.
   std::vector<uint8_t> round(const char* format, bool compensates = true) {
     const InverseFactor inverse = compensates ? factor() : InverseFactor();
-    return round_storage(*ops, memory, spec, w.view(), inverse.u.view(), find_format(format));
+    return round_storage(*ops, memory, spec, w.view(), inverse.u.view(), find_format(format)).bytes;
   }
 };
 

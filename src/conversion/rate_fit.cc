@@ -1,14 +1,12 @@
-#include "conversion/exl2_fit.h"
+#include "conversion/rate_fit.h"
 
+#include <algorithm>
 #include <memory>
-#include <optional>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "conversion/exl2_mixtures.h"
 #include "conversion/planned_source.h"
 #include "model/weights.h"
-#include "quant/format.h"
 #include "recipe/quantise_options.h"
 #include "session/knobs.h"
 #include "session/plan.h"
@@ -17,41 +15,30 @@ namespace jackscrew {
 
 namespace {
 
-// The model as it would be with every block matrix in the largest, or the smallest, mixture.
+// The model as it would be with every block matrix in the largest, or the smallest, format.
 struct PlannedModel {
   ModelFiles files;
   int64_t memory_bytes = 0;  // of the blocks' matrices
 };
 
 template <class Better>
-PlannedModel plan_model(const ModelFiles& files, int64_t head_bits, const std::string& rest,
-                        const Better& better) {
+PlannedModel plan_model(const std::string& origin, const ModelConfig& config,
+                        const HeldFormats& formats, const Better& better) {
   PlannedModel model;
-  model.files.origin = files.origin;
-  model.files.config = files.config;
-  const bool plain_head = head_bits == kExl2PlainHead;
-  if (!plain_head) model.files.config.tie_word_embeddings = false;
+  model.files.origin = origin;
+  model.files.config = config;
   auto source = std::make_unique<PlannedSource>();
-  for (const WeightSpec& weight :
-       weights_of(model.files.config, StageSpec::whole(model.files.config))) {
+  for (const WeightSpec& weight : weights_of(config, StageSpec::whole(config))) {
+    const auto bytes_of = [&](const FormatPointer& format) {
+      return format->storage_bytes(weight.rows, weight.cols);
+    };
+    const std::vector<FormatPointer> ways = formats(weight);
+    const FormatPointer& best = *std::ranges::max_element(
+        ways, [&](const auto& a, const auto& b) { return better(bytes_of(b), bytes_of(a)); });
     if (weight.is_block_matrix()) {
-      std::optional<int64_t> best;
-      Exl2Groups best_groups;
-      for (const Exl2Mixture& mixture : exl2_mixtures()) {
-        const Exl2Groups groups = exl2_groups(mixture, weight.cols);
-        const int64_t bytes = exl2_memory_bytes(weight, groups);
-        if (best && !better(bytes, *best)) continue;
-        best = bytes;
-        best_groups = groups;
-      }
-      model.memory_bytes = checked_add(model.memory_bytes, best.value());
-      source->add_computed(weight, exl2_format(best_groups));
-    } else if (weight.module == "lm_head" && !plain_head) {
-      source->add_computed(weight,
-                           exl2_format(exl2_groups(exl2_head_mixture(head_bits), weight.cols)));
-    } else {
-      source->add_computed(weight, unowned(find_format(rest)));
+      model.memory_bytes = checked_add(model.memory_bytes, bytes_of(best));
     }
+    source->add_computed(weight, best);
   }
   model.files.source = std::move(source);
   return model;
@@ -63,12 +50,22 @@ SessionPlan rehearse_over(const Recipe& recipe, const ModelFiles& files) {
 
 }  // namespace
 
-bool exl2_fits_a_run(const OptionSet& options) {
-  return options.text("format") == "exl2" && !options.is_word("device_memory");
+bool mixes_gguf_types(const OptionSet& options) {
+  const std::string& format = options.text("format");
+  const auto named_so = [&](const char* option) { return options.text(option).ends_with(".gguf"); };
+  const bool is_gguf =
+      format == "gguf" || (format == "auto" && (named_so("output") || named_so("output_dir")));
+  return is_gguf && options.text("storage") == "keep" &&
+         (asks_for(options, "bits") || !options.is_word("device_memory"));
 }
 
-bool exl2_fits_a_run(const Recipe& recipe) {
-  if (!exl2_fits_a_run(recipe.options)) return false;
+bool rate_fits_a_run(const OptionSet& options) {
+  return (options.text("format") == "exl2" || mixes_gguf_types(options)) &&
+         !options.is_word("device_memory");
+}
+
+bool rate_fits_a_run(const Recipe& recipe) {
+  if (!rate_fits_a_run(recipe.options)) return false;
   if (asks_for(recipe.options, "bits")) {
     throw Error(
         ErrorKind::usage, "both bits and device_memory are set",
@@ -77,11 +74,11 @@ bool exl2_fits_a_run(const Recipe& recipe) {
   return true;
 }
 
-int64_t exl2_bytes_that_fit(const Recipe& recipe, const ModelFiles& files, int64_t head_bits,
-                            const std::string& rest) {
+int64_t bytes_that_fit(const Recipe& recipe, const std::string& origin, const ModelConfig& config,
+                       const HeldFormats& formats) {
   const int64_t budget = recipe.device_memory.value();
-  const PlannedModel largest = plan_model(files, head_bits, rest, std::greater<>());
-  const PlannedModel least = plan_model(files, head_bits, rest, std::less<>());
+  const PlannedModel largest = plan_model(origin, config, formats, std::greater<>());
+  const PlannedModel least = plan_model(origin, config, formats, std::less<>());
   const SessionPlan most = rehearse_over(recipe, largest.files);
   if (most.ledger.peak <= budget) return largest.memory_bytes;
   const Recipe frugal =
@@ -107,7 +104,7 @@ int64_t exl2_bytes_that_fit(const Recipe& recipe, const ModelFiles& files, int64
   return budget - (fewest.ledger.peak - least.memory_bytes);
 }
 
-void check_exl2_fits(const Recipe& recipe, const ModelFiles& written) {
+void check_fits(const Recipe& recipe, const ModelFiles& written) {
   const SessionPlan plan = rehearse_over(recipe, written);
   const int64_t budget = recipe.device_memory.value();
   if (plan.ledger.peak <= budget) return;

@@ -95,6 +95,7 @@ class Trainer {
     }
     console_.style.check();
     has_begun_ = true;
+    enter(RunPhase::steps);
     finish(run_steps(first));
   }
 
@@ -103,6 +104,7 @@ class Trainer {
   void write_exports() {
     const fs::path output = claim_->path();
     if (lacks_exports(recipe_, output)) {
+      enter(RunPhase::exports);
       log_.reset();
       crew_.reset();  // frees its memory
       ProgressStyle style = console_.style;
@@ -125,6 +127,11 @@ class Trainer {
   void report() {
     write_or_warn(kReportName,
                   [&] { say(fmt::format("report    {}", write_report(claim_->path()).string())); });
+  }
+
+  // Tells other threads what a stop waits for.
+  void enter(RunPhase phase) const {
+    if (console_.phase != nullptr) console_.phase->store(phase);
   }
 
   // Opens the model on all ranks, as it is before the first step.
@@ -377,12 +384,14 @@ class Trainer {
   }
 
   void finish(int64_t done) {
+    enter(RunPhase::writes_result);
     take_best(done);
     if (const std::string text = watch_.nothing_gained(); !text.empty()) warn(text);
     require_finite_parameters(done);
     write_result(done);
     log_->ended(done, claim_->path());
     write_or_warn(kReportName, [&] { write_report(claim_->path()); });  // it may be killed now
+    enter(RunPhase::answers);
     const int64_t left = answer_samples(all_samples(data_), done, log_->events());
     // A repeated command gives the rest from it.
     if (left > 0 && !took_best_) try_to_save(done);

@@ -139,12 +139,17 @@ TEST_P(SlowSignals, TheSecondInterruptEndsTheProcess) {
 // GNU timeout sends one to the process and one to its group.
 TEST(SlowSignalsTwice, OneRequestThatComesTwiceIsOne) {
   const TinyRun tiny("signals_timeout");
-  Child child(tiny.train("out", "method=full max_steps=1000000 logging_steps=1"));
+  Child child(tiny.train("out", "method=full max_steps=1000000 logging_steps=1"),
+              tiny.path("said"));
   ASSERT_TRUE(child.until([&] { return has_logged(tiny, "out", "step"); }));
   for (int i = 0; i < 3; ++i) child.signal(SIGTERM);
   EXPECT_EQ(child.wait(), 130);
   EXPECT_TRUE(fs::exists(tiny.path(
       "out/checkpoint-" + std::to_string(tiny.events("out").back()["step"].get<int64_t>()))));
+  EXPECT_NE(tiny.text("said").find("stopping after the current step, with a checkpoint; another "
+                                   "SIGTERM quits at once\n"),
+            std::string::npos)
+      << tiny.text("said");
 }
 
 // Not even for the data or the weights: of a large model they take minutes.
@@ -240,6 +245,8 @@ TEST(SlowStops, AnswersAreMadeUpFor) {
     ASSERT_TRUE(child.until([&] { return has_logged(tiny, out, "end"); }));
     EXPECT_EQ(child.stop(SIGTERM), 130);
     const std::string said = tiny.text("said");
+    EXPECT_EQ(said.find("current step"), std::string::npos) << said;
+    EXPECT_EQ(said.find("Ctrl-C"), std::string::npos) << said;
     EXPECT_NE(said.find("the result is whole in "), std::string::npos) << said;
     EXPECT_NE(said.find("hint: run the same command again for the answers\n"), std::string::npos)
         << said;

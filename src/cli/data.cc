@@ -24,6 +24,10 @@ constexpr int64_t kPreviewRead = 1000;  // of each data set, for the warnings
 constexpr size_t kPreviewTokens = 400;  // of a record
 constexpr size_t kPreviewBytes = 2000;  // of a text, if there are no tokens
 
+bool is_read(const Recipe& recipe, size_t data) {
+  return recipe.data_weights.empty() || recipe.data_weights[data] != 0.0;
+}
+
 // Shared by all three subcommands: the recipe, tokenizer and data files.
 struct Reader {
   explicit Reader(const Recipe& from)
@@ -37,7 +41,7 @@ struct Reader {
   // set with weight 0.
   void records(int64_t most, const EncodedCallback& use, const BadRecordCallback& bad = {}) const {
     for (size_t i = 0; i < places.size(); ++i) {
-      if (!recipe.data_weights.empty() && recipe.data_weights[i] == 0.0) continue;
+      if (!is_read(recipe, i)) continue;
       encode_records(places[i].files(DataPart::train), most, tokenizer, options.examples,
                      options.threads, use, {},
                      options.skip_bad_records ? bad : BadRecordCallback());
@@ -51,10 +55,15 @@ struct Reader {
   std::vector<DataPlace> places;  // recipe.data
 };
 
-void require_records(const Recipe& recipe, const DatasetStats& stats) {
+void require_records(const Recipe& recipe, const std::vector<DataPlace>& places,
+                     const DatasetStats& stats) {
   if (stats.records > 0) return;
-  throw Error(ErrorKind::data, fmt::format("{} has no record", fmt::join(recipe.data, ", ")),
-              "expected one record a line, such as {\"prompt\": ..., \"completion\": ...}");
+  std::vector<fs::path> files;
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (!is_read(recipe, i)) continue;
+    for (const fs::path& file : places[i].files(DataPart::train)) files.push_back(file);
+  }
+  fail_without_records(fmt::format("{}", fmt::join(recipe.data, ", ")), files);
 }
 
 void tokenize(const Reader& reader) {
@@ -70,7 +79,7 @@ void tokenize(const Reader& reader) {
   };
   reader.records(reader.recipe.max_samples, print,
                  [&](const Error& error) { stats.add_bad(error.what()); });
-  require_records(reader.recipe, stats);
+  require_records(reader.recipe, reader.places, stats);
   for (const std::string& line : data_warnings(stats)) warn(line);
 }
 
@@ -140,7 +149,7 @@ void preview(const Reader& reader) {
     print_marked(reader.tokenizer, example);
   };
   reader.records(most, show, [&](const Error& error) { stats.add_bad(error.what()); });
-  require_records(reader.recipe, stats);
+  require_records(reader.recipe, reader.places, stats);
   print_rest(shown);
   for (const std::string& line : data_warnings(stats)) warn(line);
 }
@@ -196,6 +205,7 @@ void preview_records(const Recipe& recipe, const std::vector<DataPlace>& places)
     try {
       const Record record = found.parse(recipe.fields);
       ++stats.records;
+      if (has_empty_text(record)) ++stats.notes.empty;
       if (++shown > kPreviewRecords) return true;
       std::visit(RecordPrinter(found.place, recipe.train_on_inputs), record);
       fmt::print("\n");
@@ -205,10 +215,12 @@ void preview_records(const Recipe& recipe, const std::vector<DataPlace>& places)
     }
     return true;
   };
-  for (const DataPlace& place : places) {
-    find_records(place.files(DataPart::train), preview_limit(recipe), show);
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (is_read(recipe, i)) {
+      find_records(places[i].files(DataPart::train), preview_limit(recipe), show);
+    }
   }
-  require_records(recipe, stats);
+  require_records(recipe, places, stats);
   print_rest(shown);
   for (const std::string& line : data_warnings(stats)) warn(line);
   if (!recipe.quiet) {

@@ -21,6 +21,34 @@ namespace jackscrew {
 
 namespace {
 
+std::string what_a_stop_does(RunPhase phase) {
+  switch (phase) {
+    case RunPhase::begins:
+      break;
+    case RunPhase::steps:
+      return "stopping after the current step, with a checkpoint";
+    case RunPhase::writes_result:
+      return "stopping once the result is written";
+    case RunPhase::answers:
+      return "stopping after the current answer; the result is written";
+    case RunPhase::exports:
+      return "stopping the export; the result is written";
+  }
+  return "stopping";
+}
+
+// How the same request is made again.
+const char* second_of(int signal) {
+  switch (signal) {
+    case SIGINT:
+      return "Ctrl-C again";
+    case SIGTERM:
+      return "another SIGTERM";
+    default:
+      return "another SIGHUP";
+  }
+}
+
 // Signals to a run, received on their own thread (base/signals.h): SIGUSR1 asks for a checkpoint,
 // any other for a checkpoint and the end. The second of the same kind ends the process at once.
 class Requests {
@@ -36,16 +64,17 @@ class Requests {
       end_by(signal);
     }
     stop_.store(true);
-    write_stderr(
-        "\njackscrew: stopping after the current step or export; press Ctrl-C again to quit "
-        "without saving\n");
+    write_stderr(fmt::format("\njackscrew: {}; {} quits at once\n", what_a_stop_does(phase_.load()),
+                             second_of(signal)));
   }
 
   const std::atomic<bool>& stop() const { return stop_; }
   std::atomic<bool>& save() { return save_; }
+  std::atomic<RunPhase>& phase() { return phase_; }
 
  private:
   std::atomic<bool> stop_{false}, save_{false};
+  std::atomic<RunPhase> phase_{RunPhase::begins};
   std::map<int, Stopwatch> seen_;  // since the first of each
 };
 
@@ -127,6 +156,7 @@ int train_until_stopped(const Recipe& recipe) {
   console.width = stdout_width();
   console.stop = &requests.stop();
   console.save = &requests.save();
+  console.phase = &requests.phase();
   const std::unique_ptr<Transport> transport = open_transport(transport_options(recipe));
   // A launcher may not say in the environment which rank this is.
   if (transport != nullptr && transport->rank() != 0) return serve_or_end_all(*transport, {});

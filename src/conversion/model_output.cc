@@ -8,6 +8,7 @@
 
 #include "base/directory.h"
 #include "base/error.h"
+#include "base/shell_word.h"
 #include "base/text.h"
 #include "formats/gguf.h"
 #include "formats/hf_config.h"
@@ -43,12 +44,28 @@ fs::path target_of(const Recipe& recipe, const std::string& command) {
   return target;
 }
 
+// Endings of names that nobody gives a directory.
+constexpr const char* kOtherFiles[] = {".bin",  ".safetensors", ".pt",  ".pth", ".ckpt", ".onnx",
+                                       ".ggml", ".h5",          ".npz", ".pkl", ".json", ".jsonl",
+                                       ".yaml", ".txt",         ".zip", ".tar", ".gz",   ".tgz"};
+
 ModelFormat format_of(const Recipe& recipe, const fs::path& target) {
-  const bool named_so = target.extension() == ".gguf";
+  const std::string ending = lower_case(target.extension().string());
+  const bool named_so = has_gguf_name(target);
   if (recipe.format == "hf" && named_so) {
     throw Error(ErrorKind::usage,
                 fmt::format("format is hf, but {} has the name of a GGUF file", target.string()),
                 "leave format out, or name a directory");
+  }
+  // A directory's name may well have a dot: SmolLM2-1.7B.
+  const bool named_otherwise = std::ranges::find(kOtherFiles, ending) != std::end(kOtherFiles);
+  if (recipe.format == "auto" && !recipe.output.empty() && named_otherwise) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("{} has the name of a file, and a directory would be written", target.string()),
+        fmt::format(
+            "the name of a GGUF file ends in .gguf; output_dir={} writes a directory of this name",
+            shell_word(target.string())));
   }
   const bool file = recipe.format.starts_with("gguf") || (recipe.format == "auto" && named_so);
   return file ? ModelFormat::gguf : ModelFormat::hf;
@@ -84,6 +101,10 @@ const char* kind_of(const fs::file_status& status) {
 }
 
 }  // namespace
+
+bool has_gguf_name(const fs::path& path) {
+  return lower_case(path.extension().string()) == ".gguf";
+}
 
 void require_no_writer(const fs::path& output) {
   for (const char* suffix : {"", kUnfinishedSuffix, kTemporarySuffix}) {

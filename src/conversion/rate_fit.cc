@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "conversion/model_output.h"
 #include "conversion/planned_source.h"
 #include "model/weights.h"
 #include "recipe/quantise_options.h"
@@ -52,7 +53,7 @@ SessionPlan rehearse_over(const Recipe& recipe, const ModelFiles& files) {
 
 bool mixes_gguf_types(const OptionSet& options) {
   const std::string& format = options.text("format");
-  const auto named_so = [&](const char* option) { return options.text(option).ends_with(".gguf"); };
+  const auto named_so = [&](const char* option) { return has_gguf_name(options.text(option)); };
   const bool is_gguf =
       format == "gguf" || (format == "auto" && (named_so("output") || named_so("output_dir")));
   return is_gguf && options.text("storage") == "keep" &&

@@ -94,7 +94,7 @@ std::vector<std::string> data_warnings(const DatasetStats& stats) {
   }
   if (stats.notes.empty > 0) {
     warnings.push_back(fmt::format(
-        "{} an empty answer",
+        "{} an empty text or answer",
         counted(stats.notes.empty, "record") + (stats.notes.empty == 1 ? " has" : " have")));
   }
   if (stats.notes.not_utf8 > 0) {

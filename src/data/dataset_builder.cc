@@ -278,20 +278,23 @@ Dataset Dataset::read(const DataPlace& from, const Tokenizer& tokenizer,
   };
   encode_records(files, options.max_samples, tokenizer, options.examples, options.threads, use,
                  progress, bad);
+  if (counts.records == 0) fail_without_records(from.path().string(), files);
   if (counts.examples == 0) {
+    const std::string none =
+        counts.records == 1 ? "its only record has no token"
+                            : fmt::format("none of its {} records has a token", counts.records);
     throw Error(ErrorKind::data,
-                fmt::format("{}: none of its {} records has a token to {} on", from.path().string(),
-                            counts.records, part == DataPart::train ? "train" : "evaluate"),
-                counts.bad > 0                 ? fmt::format("{} cannot be read; the first: {}",
-                                                             counted(counts.bad, "record"), counts.first_bad)
-                : counts.truncated > 0         ? "raise sequence_len: answers are cut off"
-                : counts.too_long > 0          ? "raise sequence_len: records are longer"
-                : counts.notes.untrainable > 0 ? "answers cannot be told from prompts in this chat "
-                                                 "template; set another with chat_template="
-                : counts.records == 0 ? "the file is empty; expected one record a line, such as "
-                                        "{\"prompt\": ..., \"completion\": ...}"
-                                      : "its texts and answers are missing, empty, or left out "
-                                        "by weight or train");
+                fmt::format("{}: {} to {} on", from.path().string(), none,
+                            part == DataPart::train ? "train" : "evaluate"),
+                counts.bad > 0         ? fmt::format("{} cannot be read; the first: {}",
+                                                     counted(counts.bad, "record"), counts.first_bad)
+                : counts.truncated > 0 ? "raise sequence_len: answers are cut off"
+                : counts.too_long > 0  ? "raise sequence_len: records are longer"
+                : counts.notes.untrainable > 0
+                    ? "answers cannot be told from prompts in this chat "
+                      "template; set another with chat_template="
+                    : "its texts and answers are missing, empty, or left out "
+                      "by weight or train");
   }
   return builder.finish(key);
 }

@@ -10,11 +10,15 @@ namespace jackscrew {
 
 namespace {
 
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
+
 // Whether a message is an answer to be trained that has no words, tool calls or other fields that a
 // template may write.
 bool is_empty_answer(const Message& message) {
   return message.role == "assistant" && message.trained && message.fields.empty() &&
-         message.content.find_first_not_of(" \t\r\n") == std::string::npos;
+         is_blank(message.content);
 }
 
 int64_t bytes_without_character(std::string_view text) {
@@ -28,16 +32,14 @@ int64_t bytes_without_character(std::string_view text) {
   return count;
 }
 
-Example from_chat(const Tokenizer& tokenizer, std::span<const Message> messages,
-                  const RenderedChat& chat) {
+Example from_chat(const Tokenizer& tokenizer, const RenderedChat& chat) {
   EncodedSegments encoded = encode_segments(tokenizer, chat.segments);
   return {std::move(encoded.ids),
           std::move(encoded.trained),
           {.untrainable = chat.untrainable,
            .unended = encoded.unended,
            .dropped_bos = encoded.dropped_bos ? 1 : 0,
-           .unused_tools = chat.unused_tools ? 1 : 0,
-           .empty = std::any_of(messages.begin(), messages.end(), is_empty_answer) ? 1 : 0}};
+           .unused_tools = chat.unused_tools ? 1 : 0}};
 }
 
 // Text that is trained throughout; special tokens spelled out in it are recognised.
@@ -71,12 +73,22 @@ int64_t Example::target_count() const {
   return train.empty() ? 0 : std::count(train.begin() + 1, train.end(), uint8_t{1});
 }
 
+bool has_empty_text(const Record& record) {
+  if (const auto* chat = std::get_if<ConversationRecord>(&record)) {
+    return std::ranges::any_of(chat->messages, is_empty_answer);
+  }
+  if (const auto* pair = std::get_if<CompletionRecord>(&record)) return is_blank(pair->completion);
+  if (const auto* text = std::get_if<TextRecord>(&record)) return is_blank(text->text);
+  const auto& document = std::get<DocumentRecord>(record);
+  return document.begins && document.ends && is_blank(document.text);
+}
+
 Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
                       const Record& record, const std::string& place) {
   const auto conversation = [&](std::span<const Message> messages,
                                 const jinja::Value& tools = jinja::None{}) {
     try {
-      return from_chat(tokenizer, messages, render_chat(options.format, messages, false, tools));
+      return from_chat(tokenizer, render_chat(options.format, messages, false, tools));
     } catch (const Error& error) {
       throw Error(error.kind(), fmt::format("{}: {}", place, error.what()), error.hint());
     }
@@ -90,7 +102,7 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
       const Message answer{"assistant", pair->completion};
       RenderedChat answered = render_chat(options.format, {&answer, 1});
       answered.segments.insert(answered.segments.begin(), Segment{pair->prompt, false, false});
-      example = from_chat(tokenizer, {&answer, 1}, answered);
+      example = from_chat(tokenizer, answered);
     } else {
       const Message turns[] = {{"user", pair->prompt}, {"assistant", pair->completion}};
       example = conversation(turns);
@@ -102,6 +114,7 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
     example = from_text(tokenizer, document.text, document.begins, false);
     example.notes.not_utf8 = bytes_without_character(document.text);
   }
+  example.notes.empty = has_empty_text(record) ? 1 : 0;
   if (options.train_on_inputs) std::fill(example.train.begin(), example.train.end(), uint8_t{1});
   return example;
 }

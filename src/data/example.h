@@ -17,7 +17,7 @@ struct RecordNotes {
   int64_t unended = 0;       // trained answers without a token that ends them
   int64_t dropped_bos = 0;   // conversations that began with BOS twice
   int64_t unused_tools = 0;  // conversations with tools that the chat template never mentions
-  int64_t empty = 0;         // records with an empty answer to be trained
+  int64_t empty = 0;         // records with an empty text or answer to be trained
   int64_t not_utf8 = 0;      // bytes of .txt files that belong to no character
 
   RecordNotes& operator+=(const RecordNotes& other);
@@ -38,6 +38,10 @@ struct ExampleOptions {
   ChatFormat format;
   RecordFields fields = {};  // used by encode_records()
 };
+
+// Whether a text, or an answer to be trained, has nothing but space. Of a document in several
+// parts, none has.
+bool has_empty_text(const Record& record);
 
 // The example of one whole record; `place` is for messages. For a DocumentRecord, the example of
 // the part that it holds, with BOS before the first part where the tokenizer adds it by default.

@@ -22,7 +22,9 @@ const RecordJson* member(const RecordJson& object, const std::string& key) {
 // "its keys are a, b".
 std::string keys_of(const RecordJson& object) {
   std::vector<std::string> keys;
-  for (const auto& [key, value] : object.items()) keys.push_back(key);
+  for (const auto& [key, value] : object.items()) {
+    keys.push_back(value.is_null() ? key + " (null)" : key);
+  }
   if (keys.empty()) return "it has no keys";
   // A record may have a key for each of its values: some are enough to recognise it.
   constexpr size_t kMost = 12;
@@ -97,7 +99,10 @@ std::string required(const RecordJson& object, const std::string& key, const std
                 hint != nullptr ? hint : fields_hint(object));
   }
   if (!found->is_string()) {
-    fail_record(place, fmt::format("\"{}\" is {}, expected text", key, found->type_name()));
+    fail_record(place, fmt::format("\"{}\" is {}, expected text", key, found->type_name()),
+                found->is_null()         ? "write its text, or leave the record out"
+                : found->is_structured() ? kRecordKeys
+                                         : "write it in quotes");
   }
   return found->get<std::string>();
 }
@@ -336,6 +341,20 @@ ConversationRecord instruction(const RecordJson& record, const RecordFields& fie
   return out;
 }
 
+// Refuses a question without its answer beside a prompt with its completion: which is meant?
+void refuse_two_kinds(const RecordJson& record, const RecordFields& fields,
+                      const std::string& place) {
+  const std::string answer = key_or(fields.output, "output");
+  const auto has = [&](const std::string& key) { return record.contains(key); };
+  if (has(answer) || !has("prompt") || !has("completion")) return;
+  fail_record(place,
+              fmt::format("\"instruction\" without \"{}\", beside \"prompt\" and \"completion\", "
+                          "which are another kind of record",
+                          answer),
+              "leave instruction out of the file, or set field_instruction=prompt "
+              "field_output=completion");
+}
+
 // Two texts, or TRL's two lists of messages, of which the first is context only.
 Record completion(const RecordJson& record, const RecordFields& fields, const std::string& place) {
   ConversationRecord out;
@@ -409,7 +428,10 @@ Record to_record(const RecordJson& object, const std::string& place, const Recor
   if (has("messages")) return conversation(object, "messages", fields, place);
   if (has("chosen") && has("rejected")) refuse_preferences(object, place);
   if (has("conversations")) return conversation(object, "conversations", fields, place);
-  if (has("instruction")) return instruction(object, fields, place);
+  if (has("instruction")) {
+    refuse_two_kinds(object, fields, place);
+    return instruction(object, fields, place);
+  }
   if (has("prompt")) return completion(object, fields, place);
   if (object.contains("text")) return TextRecord{required(object, "text", place)};
   fail_record(place, fmt::format("nothing to train on: {}", keys_of(object)), fields_hint(object));

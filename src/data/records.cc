@@ -151,7 +151,8 @@ void read_json_array(Reading& reading) {
     read_json_lines(reading);
     return;
   }
-  if (at == text.size() || text[at] != '[') {
+  if (at == text.size()) fail_record(reading.file, "the file is empty", kHint);
+  if (text[at] != '[') {
     fail_record(reading.file, "an array of records was expected", kHint);
   }
   at = skip_space(at + 1);
@@ -217,7 +218,9 @@ void read_csv(Reading& reading) {
         fail_record(where,
                     fmt::format("{} where the first row has {}", counted(std::ssize(row), "field"),
                                 shared_keys->size()),
-                    "a field with a comma in it is quoted: \"a, b\"");
+                    row.size() > shared_keys->size()
+                        ? "a field with a comma in it is quoted: \"a, b\""
+                        : "write all of them, an empty field as nothing between its commas");
       }
       RecordJson object = RecordJson::object();
       for (size_t i = 0; i < row.size(); ++i) {
@@ -294,6 +297,26 @@ size_t first_part(std::string_view text, size_t limit) {
   size_t end = limit;
   while (end + 3 > limit && end > 1 && (static_cast<uint8_t>(text[end]) & 0xC0u) == 0x80u) --end;
   return end;
+}
+
+void fail_without_records(const std::string& data, std::span<const fs::path> files) {
+  const fs::path& file = files.front();
+  const std::string extension = lower_extension(file);
+  const bool is_blank = read_text(file).find_first_not_of(kJsonSpace) == std::string::npos;
+  const char* holds = is_blank              ? "is empty"
+                      : extension == ".csv" ? "has names of columns, and no row below them"
+                                            : "has an array without an element";
+  const char* expected =
+      extension == ".csv"
+          ? "a row for each record below one with the names of their fields, such as "
+            "prompt,completion"
+      : extension == ".json"
+          ? "an array of records, such as [{\"prompt\": ..., \"completion\": ...}]"
+          : "one record a line, such as {\"prompt\": ..., \"completion\": ...}";
+  throw Error(
+      ErrorKind::data, fmt::format("{} has no record", data),
+      fmt::format("{} {}; expected {}", files.size() == 1 ? "the file" : file.filename().string(),
+                  holds, expected));
 }
 
 void find_records(std::span<const fs::path> files, int64_t max_records, const FoundCallback& use,

@@ -69,6 +69,11 @@ void read_records(std::span<const std::filesystem::path> files, int64_t max_reco
                   const RecordCallback& use, const ProgressCallback& progress = {},
                   const RecordFields& fields = {});
 
+// Throws Error(data) for `data`, whose files were read to their end and hold no record. The hint
+// says what the first of them holds instead.
+[[noreturn]] void fail_without_records(const std::string& data,
+                                       std::span<const std::filesystem::path> files);
+
 // The length in bytes of the first part, at most `limit` >= 4, of a text that is read in parts. It
 // ends after a line, where every pre-tokenizer in use cuts too, or else before a space, or else at
 // the end of a character.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace jackscrew {
 
@@ -45,6 +46,24 @@ std::vector<int32_t> Chat::encode() const {
   return encode_segments(tokenizer_, render_chat(format_, messages_, true).segments).ids;
 }
 
+// Says that the newest message alone takes `tokens`, which leaves no room for an answer of
+// `wanted`.
+void Chat::refuse(int64_t tokens, int64_t wanted) const {
+  // With this context, kShareOfAnswer of it are left.
+  const int64_t enough =
+      tokens + std::min(options_.max_new_tokens, tokens / (kShareOfAnswer - 1) + 1);
+  const int64_t most = session_.stage().config().longest_sequence() - session_.virtual_tokens();
+  std::string hint = enough <= most
+                         ? fmt::format("shorten it, or raise context to {}", enough)
+                         : fmt::format("shorten it: the model has no more than {}", most);
+  if (tokens < context_) hint += fmt::format("; or set max_new_tokens={}", context_ - tokens);
+  throw Error(ErrorKind::usage,
+              fmt::format("the message takes {}{}, an answer needs {} more, and context has {}",
+                          counted(tokens, "token"),
+                          system_.empty() ? "" : " with the system prompt", wanted, context_),
+              hint);
+}
+
 // Encodes the conversation into prompt_, dropping the oldest exchanges until it fits.
 void Chat::make_room(Answer& answer) {
   const int64_t wanted = std::min(options_.max_new_tokens, context_ / kShareOfAnswer);
@@ -53,14 +72,7 @@ void Chat::make_room(Answer& answer) {
     prompt_ = encode();
     const auto tokens = static_cast<int64_t>(prompt_.size());
     if (tokens + wanted <= context_) return;
-    if (messages_.size() <= first + 1) {
-      throw Error(
-          ErrorKind::usage,
-          fmt::format("the message has {} tokens, and a chat here has {}", tokens, context_),
-          context_ < session_.stage().config().longest_sequence() - session_.virtual_tokens()
-              ? "shorten it, or raise context"
-              : "shorten it: the model has no more");
-    }
+    if (messages_.size() <= first + 1) refuse(tokens, wanted);
     const auto oldest = messages_.begin() + static_cast<std::ptrdiff_t>(first);
     messages_.erase(oldest, oldest + 2);
     ++answer.forgotten;

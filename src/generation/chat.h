@@ -28,7 +28,8 @@ class Chat {
     int64_t forgotten = 0;      // oldest exchanges that were dropped to make room
   };
   // Answers a message and passes the answer to `use_text` piece by piece. Throws Error(usage),
-  // leaving the conversation as it was, when the message alone is too long for the context.
+  // leaving the conversation as it was, when the message alone leaves no room for an answer in the
+  // context.
   Answer say(const std::string& message, const std::function<void(const std::string&)>& use_text);
   // Starts over, with only the system message.
   void forget();
@@ -36,6 +37,7 @@ class Chat {
  private:
   std::vector<int32_t> encode() const;
   void make_room(Answer& answer);
+  [[noreturn]] void refuse(int64_t tokens, int64_t wanted) const;
 
   Session& session_;
   const Tokenizer& tokenizer_;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/checked.h"
+#include "base/text.h"
 #include "report/progress.h"
 #include "session/evaluate.h"
 #include "session/fingerprint.h"
@@ -69,6 +71,15 @@ RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Token
   data.samples = choose_samples(data.evaluation.size() > 0 ? data.evaluation : data.train,
                                 tokenizer, recipe.report_samples, data.sample_tokens);
   return data;
+}
+
+BatchOptions run_batches(const Recipe& recipe) {
+  return {recipe.sequence_len,
+          recipe.micro_batch_size,
+          checked_mul(recipe.gradient_accumulation_steps, recipe.data_parallel),
+          recipe.packing,
+          recipe.seed,
+          virtual_tokens(recipe)};
 }
 
 std::string leave_out_slow_samples(RunData& data, double peak_flops, int64_t weight_bytes,

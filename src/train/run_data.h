@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "data/batch.h"
 #include "generation/samples.h"
 #include "session/loading.h"
 
@@ -27,6 +28,9 @@ struct RunData {
 // in `output_dir`. Throws as Dataset::read() does.
 RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
                       const ProgressStyle& style, const fs::path& output_dir);
+
+// How a run makes batches of its data.
+BatchOptions run_batches(const Recipe& recipe);
 
 // Drops the samples if their answers would take so long that they delay the run, and returns a line
 // for the user; else an empty one. `peak_flops` is the machine's, 0: unknown; `weight_bytes` are

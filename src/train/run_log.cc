@@ -330,15 +330,6 @@ void RunLog::evaluated(int64_t step, double loss, double perplexity, int64_t tok
   board_.scalar("eval/loss", step, static_cast<float>(loss));
 }
 
-void RunLog::answered(int64_t step, size_t index, const Sample& sample, const std::string& answer) {
-  events_.write(EventKind::sample, step,
-                JsonObject()
-                    .add("index", index)
-                    .add("prompt", sample.prompt)
-                    .add("expected", sample.expected)
-                    .add("answer", answer));
-}
-
 // What the run wrote at its start, and somebody has removed since.
 void RunLog::put_back(const fs::path& output) {
   events_.put_back(output);
@@ -374,7 +365,10 @@ void RunLog::ended(int64_t done, const fs::path& output) {
                     .add("resident_peak", resident_peak_));
   report_ranks(done);
   events_.write(EventKind::end, done,
-                JsonObject().add("output_dir", output.string()).add("graphs", graphs_json()));
+                JsonObject()
+                    .add("output_dir", output.string())
+                    .add("samples", run_.data.samples.size())
+                    .add("graphs", graphs_json()));
   const bool beside = run_.crew.session().device().own_memory().has_value();
   say(fmt::format("memory    peak {} allocated, {} resident{}", human_bytes(ledger.peak),
                   human_bytes(resident_peak_), beside ? " on the host" : ""));

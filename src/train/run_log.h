@@ -42,6 +42,8 @@ class RunLog {
   void introduce(int64_t first, const fs::path& output);
   // The measured peak of the device, FLOP/s; 0 where it is not known.
   double peak_flops() const { return peak_.flops; }
+  // For what is not reported here: answers (run_samples.h).
+  EventLog& events() { return events_; }
 
   // Adds steps to the next log line. Evaluations and checkpoints do not count.
   void worked(const StepBatch& batch, double seconds);
@@ -53,7 +55,6 @@ class RunLog {
   void step(int64_t done, const StepResult& result, double seconds_left);
 
   void evaluated(int64_t step, double loss, double perplexity, int64_t tokens);
-  void answered(int64_t step, size_t index, const Sample& sample, const std::string& answer);
   void saved(int64_t step, const fs::path& checkpoint);
   // Why the run ends after a step. Others may have been logged since it: nothing waits for the
   // device until then.

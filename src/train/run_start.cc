@@ -32,7 +32,8 @@ std::optional<EndedRun> ended_run(const fs::path& output) {
   std::erase_if(events, [](const auto& event) {
     // After the end, of the result.
     return event["event"] == event_name(EventKind::exported) ||
-           event["event"] == event_name(EventKind::sample);
+           event["event"] == event_name(EventKind::sample) ||
+           event["event"] == event_name(EventKind::save);
   });
   if (events.empty() || events.back()["event"] != event_name(EventKind::end)) return std::nullopt;
   EndedRun ended{events.back()["step"].get<int64_t>(), {}};
@@ -187,6 +188,17 @@ void refuse_checkpoint(const fs::path& checkpoint, const Recipe& recipe, const E
               fmt::format("{}overwrite=true starts over; repair it, or move it away", older));
 }
 
+void refuse_states(const fs::path& checkpoint, const Recipe& recipe, const Error& error) {
+  const std::vector<OptionChange> changes = changed_options(checkpoint, recipe.options);
+  if (changes.empty()) refuse_checkpoint(checkpoint, recipe, error);
+  std::vector<std::string> texts;
+  for (const OptionChange& change : changes) texts.push_back(change.text(kCheckpointTime));
+  throw Error(
+      error.kind(), error.what(),
+      fmt::format("{}; undo that, give another output_dir, or start over with overwrite=true",
+                  fmt::join(texts, ", ")));
+}
+
 Recipe with_lanes(Recipe recipe, int ranks) {
   const bool automatic = recipe.options.is_word("data_parallel");
   if (const auto before = automatic ? lanes_before(recipe) : std::nullopt) {
@@ -210,6 +222,18 @@ int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch) {
                 fmt::format("set max_steps, at most {:.0f}", most));
   }
   return std::max<int64_t>(1, static_cast<int64_t>(steps));
+}
+
+Schedule run_schedule(const Recipe& recipe, int64_t total_steps) {
+  const int64_t warmup_steps =
+      recipe.warmup_steps.value_or(warmup_from_ratio(recipe.warmup_ratio, total_steps));
+  if (warmup_steps >= total_steps) {
+    throw Error(ErrorKind::usage,
+                fmt::format("warmup_steps {} is not less than the {} of this run", warmup_steps,
+                            counted(total_steps, "step")),
+                "the learning rate would never reach its peak");
+  }
+  return {recipe.lr_schedule, recipe.learning_rate, warmup_steps, total_steps};
 }
 
 RunStart find_start(const Recipe& recipe, int64_t total_steps, const RunInputs& inputs) {

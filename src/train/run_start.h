@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "optim/schedule.h"
 #include "recipe/recipe.h"
 #include "train/run_data.h"
 
@@ -19,6 +20,9 @@ Recipe with_lanes(Recipe recipe, int ranks);
 // The steps of the run: max_steps, or as many as num_train_epochs takes. Throws Error(usage) where
 // that is more than a run can have.
 int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch);
+
+// Its learning rates. Throws Error(usage) where the warm-up is as long as the run.
+Schedule run_schedule(const Recipe& recipe, int64_t total_steps);
 
 // A complete result of this very recipe: nothing is left to do.
 struct FinishedRun {
@@ -43,5 +47,10 @@ RunStart find_start(const Recipe& recipe, int64_t total_steps, const RunInputs& 
 // it.
 [[noreturn]] void refuse_checkpoint(const fs::path& checkpoint, const Recipe& recipe,
                                     const Error& error);
+
+// Throws `error`, which says why the states of the checkpoint are not this run's; the hint names
+// the options that have changed since, which may be why.
+[[noreturn]] void refuse_states(const fs::path& checkpoint, const Recipe& recipe,
+                                const Error& error);
 
 }  // namespace jackscrew

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "report/event_log.h"
 
 namespace jackscrew {
@@ -43,6 +44,17 @@ void RunWatch::evaluated(int64_t step, double loss) {
 
 std::string RunWatch::best_text() const {
   return fmt::format("{:.4f} at step {}", best_->loss, best_->step);
+}
+
+std::string RunWatch::why_stopped() const {
+  return fmt::format("{} without improvement: the best is {}",
+                     counted(options_.early_stopping_patience, "evaluation"), best_text());
+}
+
+std::string RunWatch::why_given_up(double loss) const {
+  return fmt::format("loss {:.4f}, above loss_watchdog_threshold {} for {}", loss,
+                     options_.loss_watchdog_threshold,
+                     counted(options_.loss_watchdog_patience, "logged step"));
 }
 
 std::string RunWatch::nothing_gained() const {

@@ -2,30 +2,28 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <limits>
 #include <memory>
 #include <optional>
-#include <utility>
 
 #include "base/clock.h"
 #include "base/process_memory.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
-#include "optim/schedule.h"
 #include "report/report.h"
-#include "session/evaluate.h"
 #include "train/crew.h"
 #include "train/disk_plan.h"
 #include "train/export.h"
 #include "train/output_dir.h"
 #include "train/resume.h"
 #include "train/run_data.h"
+#include "train/run_evaluation.h"
 #include "train/run_exports.h"
 #include "train/run_log.h"
 #include "train/run_pace.h"
+#include "train/run_samples.h"
 #include "train/run_start.h"
 #include "train/run_watch.h"
 #include "train/saving.h"
@@ -53,23 +51,10 @@ class Trainer {
     check_output_dir(recipe_);
     claim_.emplace(recipe_.output_dir);
     data_ = read_run_data(recipe_, files_, tokenizer_, console_.style, claim_->path());
-    sampler_.emplace(
-        data_.train,
-        BatchOptions{recipe_.sequence_len, recipe_.micro_batch_size,
-                     checked_mul(recipe_.gradient_accumulation_steps, recipe_.data_parallel),
-                     recipe_.packing, recipe_.seed, virtual_tokens(recipe_)});
+    sampler_.emplace(data_.train, run_batches(recipe_));
     total_steps_ = total_steps(recipe_, sampler_->steps_per_epoch());
     pace_ = RunPace(total_steps_, recipe_.eval_steps);
-    schedule_ = {
-        recipe_.lr_schedule, recipe_.learning_rate,
-        recipe_.warmup_steps.value_or(warmup_from_ratio(recipe_.warmup_ratio, total_steps_)),
-        total_steps_};
-    if (schedule_.warmup_steps >= total_steps_) {
-      throw Error(ErrorKind::usage,
-                  fmt::format("warmup_steps {} is not less than the {} of this run",
-                              schedule_.warmup_steps, counted(total_steps_, "step")),
-                  "the learning rate would never reach its peak");
-    }
+    schedule_ = run_schedule(recipe_, total_steps_);
     start_ = find_start(recipe_, total_steps_, data_.inputs);
     checkpoint_ = start_.checkpoint;
   }
@@ -78,13 +63,10 @@ class Trainer {
   bool is_in_common_work() const { return crew_ && crew_->is_in_common_work(); }
 
   void run() {
-    if (start_.finished) return say_finished(*start_.finished);
-    plan_ = crew_->rehearse();
-    recipe_.output_dir = claim_->path().string();
-    crew_->load(plan_, console_.style);
-    info_ = describe_run(recipe_, files_, tokenizer_, crew_->session(), data_.inputs.data);
-    crew_->begin_run(total_steps_);
-    const int64_t first = restore();
+    if (start_.finished) return complete(*start_.finished);
+    open_session();
+    const int64_t first = checkpoint_.empty() ? 0 : restore();
+    if (first > 0) say(fmt::format("resuming from {} at step {}", checkpoint_.string(), first));
     claim_->keep();
     const fs::path output = claim_->path();
     // Of a run that this one replaces: its own would be mistaken for a continuation of them.
@@ -104,7 +86,7 @@ class Trainer {
     }
     if (first == 0) {
       evaluate_now(0);
-      answer_samples(0);
+      answer_samples(all_samples(data_), 0, log_->events());  // nothing depends on them
     } else if (pace_.evaluates_after(first) && watch_.last_evaluated() < first) {
       evaluate_now(first);
       // It may be the best one, and its checkpoint lie elsewhere.
@@ -113,6 +95,7 @@ class Trainer {
     }
     console_.style.check();
     has_begun_ = true;
+    enter(RunPhase::steps);
     finish(run_steps(first));
   }
 
@@ -121,6 +104,7 @@ class Trainer {
   void write_exports() {
     const fs::path output = claim_->path();
     if (lacks_exports(recipe_, output)) {
+      enter(RunPhase::exports);
       log_.reset();
       crew_.reset();  // frees its memory
       ProgressStyle style = console_.style;
@@ -145,14 +129,44 @@ class Trainer {
                   [&] { say(fmt::format("report    {}", write_report(claim_->path()).string())); });
   }
 
-  // Reports that nothing is left to train; the result is not touched.
-  void say_finished(const FinishedRun& finished) {
-    if (!fs::exists(claim_->path() / kReportName)) report();  // the run was killed before
+  // Tells other threads what a stop waits for.
+  void enter(RunPhase phase) const {
+    if (console_.phase != nullptr) console_.phase->store(phase);
+  }
+
+  // Opens the model on all ranks, as it is before the first step.
+  void open_session() {
+    plan_ = crew_->rehearse();
+    recipe_.output_dir = claim_->path().string();
+    crew_->load(plan_, console_.style);
+    info_ = describe_run(recipe_, files_, tokenizer_, crew_->session(), data_.inputs.data);
+    crew_->begin_run(total_steps_);
+  }
+
+  // Reports that nothing is left to train, and answers the samples that the report lacks. The
+  // result is not touched.
+  void complete(const FinishedRun& finished) {
+    const fs::path output = claim_->path();
+    if (!fs::exists(output / kReportName)) report();  // the run was killed before
+    const std::vector<size_t> samples = unanswered_samples(output, data_);
+    watch_.replay(output / kLogName);
+    checkpoint_ = result_checkpoint(finished.step);
+    const bool can_answer = !samples.empty() && fs::exists(checkpoint_);
+    const bool is_whole = !can_answer && !lacks_exports(recipe_, output);
     say(fmt::format("finished  {} has the result of this recipe, {}{}", recipe_.output_dir,
-                    counted(finished.step, "step"),
-                    lacks_exports(recipe_, recipe_.output_dir) ? "" : "; nothing to do"));
+                    counted(finished.step, "step"), is_whole ? "; nothing to do" : ""));
     say(fmt::format("          to continue, {}; to start over and replace it, overwrite=true",
                     finished.continue_hint));
+    if (samples.empty()) return;
+    say(fmt::format("samples   the report lacks {}: {} {}", counted(std::ssize(samples), "answer"),
+                    can_answer ? "given now, from" : "none without", checkpoint_.string()));
+    if (!can_answer) return;
+    open_session();
+    restore();
+    EventLog log(output / kLogName, std::numeric_limits<int64_t>::max());
+    const int64_t left = answer_samples(samples, finished.step, log);
+    report();
+    if (left > 0) stop_before_the_answers(finished.step);
   }
 
   void check_model() {
@@ -163,24 +177,15 @@ class Trainer {
     settle_lengths(recipe_, files_.config);
   }
 
-  // Restores the checkpoint if there is one; returns the steps already done.
+  // Restores the checkpoint; returns the steps already done.
   int64_t restore() {
-    if (checkpoint_.empty()) return 0;
     const CheckpointInfo now = checkpoint_info(read_checkpoint_info(checkpoint_).step);
     try {
       restore_states(checkpoint_);
     } catch (const Error& error) {
-      const auto changes = changed_options(checkpoint_, recipe_.options);
-      if (changes.empty()) refuse_checkpoint(checkpoint_, recipe_, error);
-      std::vector<std::string> texts;
-      for (const OptionChange& change : changes) texts.push_back(change.text(kCheckpointTime));
-      throw Error(error.kind(), error.what(),
-                  fmt::format("{}; undo that, give another output_dir, or start over with "
-                              "overwrite=true",
-                              fmt::join(texts, ", ")));
+      refuse_states(checkpoint_, recipe_, error);
     }
     for (const std::string& line : resume_warnings(checkpoint_, now, recipe_.options)) warn(line);
-    say(fmt::format("resuming from {} at step {}", checkpoint_.string(), now.step));
     return now.step;
   }
 
@@ -200,18 +205,9 @@ class Trainer {
     return [this](const StateVisitor& visitor) { crew_->visit(visitor); };
   }
 
-  void answer_samples(int64_t step) {
-    if (data_.samples.empty()) return;
-    const auto count = static_cast<int64_t>(data_.samples.size());
-    ProgressBar bar(std::cerr, console_.style, "answering samples", count * kAnswerTokens,
-                    "tokens");
-    for (size_t i = 0; i < data_.samples.size(); ++i) {
-      if (stop_requested()) return;  // nothing depends on them
-      const std::string answer =
-          answer_sample(crew_->session(), files_, tokenizer_, data_.samples[i], bar.callback());
-      log_->answered(step, i, data_.samples[i], answer);
-    }
-    bar.finish();
+  int64_t answer_samples(const std::vector<size_t>& samples, int64_t step, EventLog& log) {
+    return jackscrew::answer_samples(crew_->session(), files_, tokenizer_, data_, samples, console_,
+                                     step, log);
   }
 
   // Returns false where a stop has cut the evaluation short: a resumed run then makes it.
@@ -219,32 +215,18 @@ class Trainer {
     if (data_.evaluation.size() == 0) return true;
     wait_for_result();
     const Stopwatch watch;
-    struct Stopped {};
-    ProgressStyle style = console_.style;
-    style.check = [this] {
-      // Within a batch other ranks would wait for the rest of it.
-      if (!stop_requested() || is_in_common_work()) return;
-      if (!has_begun_) stop_before_the_first_step();
-      throw Stopped();
-    };
-    const ScoreBatch score = [&](const StepBatch& batch, const ProgressCallback& progress) {
-      style.check();
-      return crew_->evaluate(batch, progress);
-    };
-    EvalResult result;
-    try {
-      result = evaluate(score, data_.evaluation, crew_->use().tokens,
-                        crew_->session().virtual_tokens(), style);
-    } catch (const Stopped&) {
-      return false;
-    }
-    if (!std::isfinite(result.loss)) {
-      fail_non_finite(step, result.loss,
+    const auto result = evaluate_run(*crew_, data_.evaluation, console_.style, [this] {
+      if (stop_requested() && !has_begun_) stop_before_the_first_step();
+      return stop_requested();
+    });
+    if (!result) return false;
+    if (!std::isfinite(result->loss)) {
+      fail_non_finite(step, result->loss,
                       fmt::format("evaluation after step {}: loss {} is not finite", step,
-                                  plain_number(result.loss)));
+                                  plain_number(result->loss)));
     }
-    log_->evaluated(step, result.loss, result.perplexity, result.tokens);
-    watch_.evaluated(step, result.loss);
+    log_->evaluated(step, result->loss, result->perplexity, result->tokens);
+    watch_.evaluated(step, result->loss);
     pace_.evaluated(watch.seconds());
     return true;
   }
@@ -266,12 +248,22 @@ class Trainer {
     log_->saved(step, path);
   }
 
-  [[noreturn]] void stop_before_the_first_step() const {
+  [[noreturn]] void stop_before_the_first_step() {
+    if (start_.finished) stop_before_the_answers(start_.finished->step);
     if (checkpoint_.empty()) {
       throw Error(ErrorKind::interrupted, "stopped before the first step",
                   "this command saved nothing; run it again");
     }
     throw Error(ErrorKind::interrupted, "stopped before another step", how_to_go_on());
+  }
+
+  // After `step` steps the result is written, and only answers for the report are missing.
+  [[noreturn]] void stop_before_the_answers(int64_t step) {
+    throw Error(ErrorKind::interrupted,
+                fmt::format("stopped before the last answers for the report; the result is whole "
+                            "in {}",
+                            claim_->path().string()),
+                fs::exists(result_checkpoint(step)) ? again() + " for the answers" : "");
   }
 
   bool stop_requested() const { return console_.stop != nullptr && console_.stop->load(); }
@@ -287,6 +279,12 @@ class Trainer {
   // The checkpoint of the best evaluation; empty before the first evaluation.
   fs::path best_checkpoint() {
     return watch_.best() ? checkpoint_path(claim_->path(), watch_.best()->step) : fs::path();
+  }
+
+  // Of the states that became the result, after `step` steps.
+  fs::path result_checkpoint(int64_t step) {
+    return recipe_.load_best_model_at_end && watch_.best() ? best_checkpoint()
+                                                           : checkpoint_path(claim_->path(), step);
   }
 
   bool must_save(int64_t done, bool last) {
@@ -335,11 +333,7 @@ class Trainer {
       if (must_save(done, last)) try_to_save(done);
       if (stop_requested() && !last) stop(done);
     }
-    if (done < total_steps_) {
-      say(fmt::format("stopped   {} without improvement: the best is {}",
-                      counted(recipe_.watch.early_stopping_patience, "evaluation"),
-                      watch_.best_text()));
-    }
+    if (done < total_steps_) say("stopped   " + watch_.why_stopped());
     return done;
   }
 
@@ -353,10 +347,7 @@ class Trainer {
   }
 
   [[noreturn]] void give_up(int64_t step, double loss) {
-    fail_non_finite(step, loss,
-                    fmt::format("step {}: loss {:.4f}, above loss_watchdog_threshold {} for {}",
-                                step, loss, recipe_.watch.loss_watchdog_threshold,
-                                counted(recipe_.watch.loss_watchdog_patience, "logged step")));
+    fail_non_finite(step, loss, fmt::format("step {}: {}", step, watch_.why_given_up(loss)));
   }
 
   // Restores the best evaluation's state, if the recipe asks for that and it is not the present
@@ -393,14 +384,19 @@ class Trainer {
   }
 
   void finish(int64_t done) {
+    enter(RunPhase::writes_result);
     take_best(done);
     if (const std::string text = watch_.nothing_gained(); !text.empty()) warn(text);
     require_finite_parameters(done);
     write_result(done);
     log_->ended(done, claim_->path());
     write_or_warn(kReportName, [&] { write_report(claim_->path()); });  // it may be killed now
-    answer_samples(done);
+    enter(RunPhase::answers);
+    const int64_t left = answer_samples(all_samples(data_), done, log_->events());
+    // A repeated command gives the rest from it.
+    if (left > 0 && !took_best_) try_to_save(done);
     report();
+    if (left > 0) stop_before_the_answers(done);
   }
 
   // If the disk is full the run continues: the next checkpoint may fit, and so may the result
@@ -419,9 +415,13 @@ class Trainer {
     throw Error(ErrorKind::interrupted, fmt::format("stopped after step {}", done), how_to_go_on());
   }
 
+  std::string again() const {
+    return fmt::format("run the same command again{}",
+                       recipe_.overwrite ? " without overwrite=true" : "");
+  }
+
   std::string how_to_go_on() const {
-    return fmt::format("run the same command again{} to continue from {}",
-                       recipe_.overwrite ? " without overwrite=true" : "", checkpoint_.string());
+    return fmt::format("{} to continue from {}", again(), checkpoint_.string());
   }
 
   void write_result(int64_t done) {

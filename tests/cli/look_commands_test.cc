@@ -192,6 +192,22 @@ TEST(Data, AnEmptyFileHasNothingToShow) {
   }
 }
 
+// Neither a page of nothing nor a page of space is what was meant.
+TEST(Data, PreviewWarnsOfAnEmptyText) {
+  const TemporaryDirectory directory("jackscrew_data_preview_empty_text");
+  const std::string warning = "warning: 1 record has an empty text or answer\n";
+  for (const char* text : {"", " \n"}) {
+    const std::string data = directory.file("data.txt", text);
+    for (const std::string& tokenizer : {std::string(" "), kBytes}) {
+      const Outcome shown = run("data preview data=" + data + tokenizer + " 2>&1");
+      EXPECT_EQ(shown.exit_code, 0) << shown.out;
+      EXPECT_NE(shown.out.find(warning), std::string::npos) << shown.out;
+    }
+  }
+  const std::string data = directory.file("data.txt", "a text");
+  EXPECT_EQ(run("data preview data=" + data + " 2>&1").out.find("warning"), std::string::npos);
+}
+
 TEST(Data, PreviewShowsCarriageReturns) {
   const TemporaryDirectory directory("jackscrew_data");
   const std::string data = directory.file("data.jsonl", "{\"text\": \"Say\\r\\nit\"}\n");

@@ -178,7 +178,7 @@ TEST_F(DatasetTest, JsonArraysElementByElement) {
            options(100));
   ASSERT_EQ(data.size(), 2);
   EXPECT_EQ(decode(data.example(0)), "a, ] } \" \\<|im_end|>");
-  refuse("a.json", "[]", "none of its 0 records");
+  refuse("a.json", "[]", "a.json has no record | the file has an array without an element");
   refuse("a.json", R"([{"text": "a"}, {"text": "b"})",
          "record 2: not valid JSON: the array is not");
   refuse("a.json", R"([{"text": "a"} {"text": "b"}])", "a.json, record 1: not valid JSON");
@@ -258,7 +258,7 @@ TEST_F(DatasetTest, ErrorsNameTheLine) {
   refuse("a.jsonl", R"({"messages": [{"role": "user", "content": null}]})", "\"content\" is null");
   refuse("a.jsonl", R"({"messages": [{"role": "user", "content": "a", "weight": 2}]})",
          "\"weight\"");
-  refuse("a.jsonl", "", "none of its 0 records");
+  refuse("a.jsonl", "", "a.jsonl has no record | the file is empty");
   refuse("a.json", R"([{"text": "fine"}, {"text": null}])", "a.json, record 2: \"text\" is null");
   refuse("a.json", R"({"text": "fine"})", "an array of records was expected");
   refuse("a.parquet", "text\nfine\n", "unknown kind of data file");
@@ -435,7 +435,7 @@ TEST_F(DatasetTest, TellsWhatTheTemplateDoesToConversations) {
                     "{% endfor %}"));
   EXPECT_EQ(silent.stats().notes.empty, 2);
   EXPECT_EQ(data_warnings(silent.stats()),
-            std::vector<std::string>{"2 records have an empty answer"});
+            std::vector<std::string>{"2 records have an empty text or answer"});
   // What the template refuses is named by its place.
   expect_error(ErrorKind::data, "a.jsonl:2: the chat template (line 1) refuses", [&] {
     read("a.jsonl", "{\"text\": \"x\"}\n" + text, with_template("{{ raise_exception('No.') }}"));

@@ -96,7 +96,7 @@ TEST(Records, NullIsWhatIsNotThere) {
       {"from": "human", "value": "a", "role": null, "content": null, "weight": null},
       {"from": "gpt", "value": "b", "train": null, "tool_calls": null}]})"),
             (Turns{"user: a", "assistant: b"}));
-  refuse(R"({"messages": null, "id": 1})", "nothing to train on: its keys are messages, id");
+  refuse(R"({"messages": null, "id": 1})", "nothing to train on: its keys are messages (null), id");
   refuse(R"({"messages": null, "text": null})", "a.jsonl:1: \"text\" is null, expected text");
 }
 

@@ -133,11 +133,29 @@ TEST(ChatProgram, AnswersLineByLine) {
   EXPECT_EQ(help.out.find("tok/s"), std::string::npos) << help.out;
   const Outcome long_one = chat("Much too long a message for that\\n", "context=16 2>&1");
   EXPECT_EQ(long_one.exit_code, 2);
-  EXPECT_NE(long_one.out.find("shorten it, or raise context"), std::string::npos) << long_one.out;
+  // BOS, "<|im_start|>user\n" and "<|im_end|>\n<|im_start|>assistant\n" around it.
+  EXPECT_NE(
+      long_one.out.find("the message takes 83 tokens, an answer needs 4 more, and context has "
+                        "16\nhint: shorten it, or raise context to 111\n"),
+      std::string::npos)
+      << long_one.out;
+  // There is room for the message itself.
+  const Outcome close = chat("Much too long a message for that\\n", "context=100 2>&1");
+  EXPECT_EQ(close.exit_code, 2);
+  EXPECT_NE(close.out.find("the message takes 83 tokens, an answer needs 25 more, and context has "
+                           "100\nhint: shorten it, or raise context to 111; or set "
+                           "max_new_tokens=17\n"),
+            std::string::npos)
+      << close.out;
+  EXPECT_EQ(chat("Much too long a message for that\\n", "context=111 2>&1").exit_code, 0);
+  EXPECT_EQ(
+      chat("Much too long a message for that\\n", "context=100 max_new_tokens=17 2>&1").exit_code,
+      0);
   // 128 are all that the model has.
   const Outcome longest = chat(std::string(130, 'x') + "\\n", "prompt=Hi 2>&1");
-  EXPECT_NE(longest.out.find("and a chat here has 128\nhint: shorten it: the model has no more"),
-            std::string::npos)
+  EXPECT_NE(
+      longest.out.find("and context has 128\nhint: shorten it: the model has no more than 128"),
+      std::string::npos)
       << longest.out;
   EXPECT_NE(longest.out.find("warning: chat does not use prompt\n"), std::string::npos);
 }
@@ -161,7 +179,7 @@ TEST(ChatProgram, VirtualTokensTakePositions) {
       << longer.out;
   const Outcome chat =
       run_shell("echo " + text + " | " + kProgram + " chat chat_template=chatml" + with_prompt);
-  EXPECT_NE(chat.out.find("and a chat here has 108\nhint: shorten it: the model has no more"),
+  EXPECT_NE(chat.out.find("and context has 108\nhint: shorten it: the model has no more than 108"),
             std::string::npos)
       << chat.out;
 }

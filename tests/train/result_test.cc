@@ -1,4 +1,6 @@
 // The result of a run is not lost to another one, through the program.
+#include <fmt/format.h>
+
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -50,6 +52,11 @@ TEST(SlowResult, ARunKilledWhileItAnswersSamplesIsFinished) {
     const Outcome again = run(tiny.train("out", settings) + " 2>&1");
     EXPECT_EQ(again.exit_code, 0) << again.out;
     EXPECT_TRUE(says(again, "has the result of this recipe, 2 steps; nothing to do")) << again.out;
+    // Nothing was saved from which they could be given.
+    EXPECT_TRUE(says(again, fmt::format("the report lacks {}: none without {}",
+                                        with_some ? "1 answer" : "2 answers",
+                                        tiny.path("out/checkpoint-2").string())))
+        << again.out;
     EXPECT_TRUE(fs::exists(tiny.path("out/report.html")));
   }
 }

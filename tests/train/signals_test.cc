@@ -6,6 +6,7 @@
 #include <fstream>
 #include <random>
 #include <thread>
+#include <tuple>
 
 #include "tests/support/tiny_run.h"
 
@@ -21,6 +22,14 @@ constexpr const char* kWideConfig = R"({
 
 constexpr int kRequests = 100;
 constexpr int kStops = 5;
+
+void expect_same_models(const TinyRun& tiny, const std::string& a, const std::string& b) {
+  const auto weights = [&](const std::string& output) {
+    const bool adapter = fs::exists(tiny.path(output) / "adapter_model.safetensors");
+    return tiny.text(output + (adapter ? "/adapter_model.safetensors" : "/model.safetensors"));
+  };
+  EXPECT_TRUE(weights(a) == weights(b));
+}
 
 class SlowSignals : public ::testing::TestWithParam<const char*> {
  protected:
@@ -38,11 +47,7 @@ class SlowSignals : public ::testing::TestWithParam<const char*> {
   }
 
   void expect_same_result(const std::string& a, const std::string& b) const {
-    const auto weights = [&](const std::string& output) {
-      const bool adapter = fs::exists(tiny_.path(output) / "adapter_model.safetensors");
-      return tiny_.text(output + (adapter ? "/adapter_model.safetensors" : "/model.safetensors"));
-    };
-    EXPECT_TRUE(weights(a) == weights(b));
+    expect_same_models(tiny_, a, b);
     EXPECT_EQ(tiny_.losses(a), tiny_.losses(b));
   }
 
@@ -134,12 +139,17 @@ TEST_P(SlowSignals, TheSecondInterruptEndsTheProcess) {
 // GNU timeout sends one to the process and one to its group.
 TEST(SlowSignalsTwice, OneRequestThatComesTwiceIsOne) {
   const TinyRun tiny("signals_timeout");
-  Child child(tiny.train("out", "method=full max_steps=1000000 logging_steps=1"));
+  Child child(tiny.train("out", "method=full max_steps=1000000 logging_steps=1"),
+              tiny.path("said"));
   ASSERT_TRUE(child.until([&] { return has_logged(tiny, "out", "step"); }));
   for (int i = 0; i < 3; ++i) child.signal(SIGTERM);
   EXPECT_EQ(child.wait(), 130);
   EXPECT_TRUE(fs::exists(tiny.path(
       "out/checkpoint-" + std::to_string(tiny.events("out").back()["step"].get<int64_t>()))));
+  EXPECT_NE(tiny.text("said").find("stopping after the current step, with a checkpoint; another "
+                                   "SIGTERM quits at once\n"),
+            std::string::npos)
+      << tiny.text("said");
 }
 
 // Not even for the data or the weights: of a large model they take minutes.
@@ -200,6 +210,65 @@ TEST(SlowStops, AStopCutsThemShort) {
     return out;
   };
   EXPECT_EQ(losses("out"), losses("whole"));
+}
+
+// Of a run whose result is written, the same command gives those that are missing, with the same
+// bits: from a checkpoint, as a result may be rounded.
+TEST(SlowStops, AnswersAreMadeUpFor) {
+  const TinyRun tiny("signals_answers");
+  std::string many;
+  for (int i = 0; i < 100; ++i) many += TinyRun::record("Say " + std::to_string(i), "It is so.");
+  const std::string common = "model=" + tiny.file("wide.json", kWideConfig) +
+                             " data=" + tiny.file("many.jsonl", many) +
+                             " max_steps=4 report_samples=100 learning_rate=1e-2 ";
+  const auto answers = [&](const std::string& output) {
+    std::vector<std::tuple<int64_t, int64_t, std::string>> out;
+    for (const auto& event : tiny.events(output, "sample")) {
+      out.emplace_back(event["step"], event["index"], event["answer"]);
+    }
+    return out;
+  };
+  const std::array methods = {std::string("method=full storage=bf16 checkpoint_dtype=bf16"),
+                              std::string("method=lora"),
+                              std::string("method=rotary steps_per_rotation=2 active_params=50%"),
+                              // The result is that of the second step.
+                              "method=full load_best_model_at_end=true eval_steps=2 save_steps=2 "
+                              "lr_scheduler_type=constant "
+                              "warmup_steps=0 learning_rate=0.9 eval_data=" +
+                                  tiny.eval_data()};
+  for (size_t i = 0; i < methods.size(); ++i) {
+    SCOPED_TRACE(methods[i]);
+    const std::string settings = common + methods[i];
+    const std::string whole = fmt::format("whole{}", i), out = fmt::format("out{}", i);
+    tiny.must_train(whole, settings);
+    Child child(tiny.train(out, settings), tiny.path("said"));
+    ASSERT_TRUE(child.until([&] { return has_logged(tiny, out, "end"); }));
+    EXPECT_EQ(child.stop(SIGTERM), 130);
+    const std::string said = tiny.text("said");
+    EXPECT_EQ(said.find("current step"), std::string::npos) << said;
+    EXPECT_EQ(said.find("Ctrl-C"), std::string::npos) << said;
+    EXPECT_NE(said.find("the result is whole in "), std::string::npos) << said;
+    EXPECT_NE(said.find("hint: run the same command again for the answers\n"), std::string::npos)
+        << said;
+    ASSERT_LT(answers(out).size(), answers(whole).size());
+    expect_same_models(tiny, whole, out);
+    // Without its checkpoint it says so, and changes nothing.
+    const auto before = contents(tiny.path(out));
+    const fs::path checkpoint = tiny.path(out) / (i == 3 ? "checkpoint-2" : "checkpoint-4");
+    fs::rename(checkpoint, tiny.path("away"));
+    const Outcome without = run(tiny.train(out, settings) + " 2>&1");
+    EXPECT_EQ(without.exit_code, 0) << without.out;
+    EXPECT_NE(without.out.find(": none without " + checkpoint.string()), std::string::npos)
+        << without.out;
+    fs::rename(tiny.path("away"), checkpoint);
+    EXPECT_EQ(contents(tiny.path(out)), before);
+    tiny.must_train(out, settings);
+    EXPECT_EQ(answers(out), answers(whole));
+    expect_same_models(tiny, whole, out);
+    const Outcome again = run(tiny.train(out, settings) + " 2>&1");
+    EXPECT_NE(again.out.find("nothing to do"), std::string::npos) << again.out;
+    EXPECT_EQ(answers(out), answers(whole));
+  }
 }
 
 // The evaluation that a resumed run makes up for may be the best of all, and its checkpoint lie

@@ -1,0 +1,54 @@
+#include "train/run_samples.h"
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "train/output_dir.h"
+
+namespace jackscrew {
+
+std::vector<size_t> all_samples(const RunData& data) {
+  std::vector<size_t> indices(data.samples.size());
+  std::iota(indices.begin(), indices.end(), size_t{0});
+  return indices;
+}
+
+std::vector<size_t> unanswered_samples(const fs::path& output_dir, const RunData& data) {
+  std::vector<size_t> left;
+  for (const nlohmann::json& event : read_events(output_dir / kLogName)) {
+    if (event["event"] == event_name(EventKind::end)) {
+      const bool same = event.value("samples", nlohmann::json()) == data.samples.size();
+      left = same ? all_samples(data) : std::vector<size_t>();
+    } else if (event["event"] == event_name(EventKind::sample)) {
+      // Answers before the end are those of the model before training.
+      std::erase_if(left, [&](size_t i) { return event.value("index", nlohmann::json()) == i; });
+    }
+  }
+  return left;
+}
+
+int64_t answer_samples(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
+                       const RunData& data, const std::vector<size_t>& indices,
+                       const TrainConsole& console, int64_t step, EventLog& log) {
+  if (indices.empty()) return 0;
+  int64_t left = std::ssize(indices);
+  ProgressBar bar(std::cerr, console.style, "answering samples", left * kAnswerTokens, "tokens");
+  for (const size_t index : indices) {
+    if (console.stop != nullptr && console.stop->load()) return left;
+    const Sample& sample = data.samples[index];
+    const std::string answer = answer_sample(session, files, tokenizer, sample, bar.callback());
+    log.write(EventKind::sample, step,
+              JsonObject()
+                  .add("index", index)
+                  .add("prompt", sample.prompt)
+                  .add("expected", sample.expected)
+                  .add("answer", answer));
+    --left;
+  }
+  bar.finish();
+  return left;
+}
+
+}  // namespace jackscrew

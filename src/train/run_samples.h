@@ -1,0 +1,27 @@
+// The answers in a run's report (generation/samples.h): how they are given and logged, and which of
+// them a finished run still lacks.
+#pragma once
+
+#include <vector>
+
+#include "report/event_log.h"
+#include "train/run_data.h"
+#include "train/trainer.h"
+
+namespace jackscrew {
+
+// The indices of all samples of `data`.
+std::vector<size_t> all_samples(const RunData& data);
+
+// Those samples that the finished run in output_dir was to answer after its end and has not, since
+// it was stopped or killed meanwhile. Empty too where it had another number of them: report_samples
+// was another, or their answers would have taken too long.
+std::vector<size_t> unanswered_samples(const fs::path& output_dir, const RunData& data);
+
+// Answers the samples of these indices, one after another, until a stop is requested, and logs the
+// answers as given after `step` steps. Returns how many are left.
+int64_t answer_samples(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
+                       const RunData& data, const std::vector<size_t>& indices,
+                       const TrainConsole& console, int64_t step, EventLog& log);
+
+}  // namespace jackscrew

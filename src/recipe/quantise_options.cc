@@ -11,7 +11,7 @@ constexpr OptionSpec kQuantiseOptions[] = {
      .type = number,
      .default_text = "4",
      .help =
-         "gptq: bits of a code: 2 3 4 8; exl2: bits of a weight on average over the linear "
+         "gptq: bits of a code: 2 3 4 8; exl2, gguf: bits of a weight on average over the linear "
          "layers of the blocks, with all that is stored of them: codes, scales, order of columns",
      .min = 2,
      .max = 8,

@@ -35,7 +35,7 @@ class Exl2Rounder : public Rounder {
   bool rounds(const WeightSpec& weight) const override {
     return weight.is_block_matrix() || (quantises_head() && weight.module == "lm_head");
   }
-  bool orders_by_activation() const override { return true; }
+  ColumnOrder column_order() const override { return ColumnOrder::by_activation; }
   bool compensates() const override { return true; }
   double damping() const override { return damping_; }
 

@@ -19,7 +19,9 @@ class GptqRounder : public Rounder {
       : layout_(layout), compensates_(compensates), damping_(damping) {}
 
   bool rounds(const WeightSpec& weight) const override { return weight.is_block_matrix(); }
-  bool orders_by_activation() const override { return layout_.activation_order; }
+  ColumnOrder column_order() const override {
+    return layout_.activation_order ? ColumnOrder::by_activation : ColumnOrder::own;
+  }
   bool compensates() const override { return compensates_; }
   double damping() const override { return damping_; }
 

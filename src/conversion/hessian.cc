@@ -11,6 +11,10 @@ namespace jackscrew {
 
 namespace {
 
+// Columns that storage formats code together, or give a scale of their own: GGUF's groups and
+// blocks, NF4's blocks, GGUF's super-blocks.
+constexpr int32_t kBlockSizes[] = {16, 32, 64, 256};
+
 // Block width of the triangular factorisation: wide enough for gemm(), narrow enough that the work
 // in double within a block is a small share of the whole.
 constexpr int64_t kFactorBlock = 128;
@@ -152,14 +156,29 @@ void Hessian::finish(const char* where) {
   }
 }
 
-std::vector<int32_t> Hessian::falling_order() const {
-  std::vector<int32_t> order(static_cast<size_t>(cols()));
-  std::iota(order.begin(), order.end(), 0);
+std::vector<int32_t> Hessian::order(ColumnOrder order) const {
+  std::vector<int32_t> columns;
+  if (order == ColumnOrder::own) return columns;
+  columns.resize(static_cast<size_t>(cols()));
+  std::iota(columns.begin(), columns.end(), 0);
   const float* h = sum_.view().data<float>();
-  const int64_t step = cols() + 1;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return h[a * step] > h[b * step]; });
-  return order;
+  const auto square = [&](int32_t column) { return h[column * (cols() + 1)]; };
+  std::ranges::stable_sort(columns, std::greater<>(), square);
+  if (order == ColumnOrder::by_activation) return columns;
+  // From the smallest blocks to the largest: a sort that is stable leaves the order within.
+  for (const int32_t size : kBlockSizes) {
+    if (cols() % size != 0) break;
+    std::vector<double> sums(static_cast<size_t>(cols() / size));
+    for (const int32_t column : columns) {
+      sums[static_cast<size_t>(column / size)] += static_cast<double>(square(column));
+    }
+    std::ranges::stable_sort(columns, [&](int32_t a, int32_t b) {
+      const double of_a = sums[static_cast<size_t>(a / size)];
+      const double of_b = sums[static_cast<size_t>(b / size)];
+      return of_a != of_b ? of_a > of_b : a / size < b / size;
+    });
+  }
+  return columns;
 }
 
 double output_error(Ops& ops, const Tensor& d, const Tensor& h, const Tensor& product) {

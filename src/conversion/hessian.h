@@ -9,6 +9,16 @@
 
 namespace jackscrew {
 
+// The order in which the columns of a weight are rounded: first those that matter most, for whose
+// errors the most columns can compensate.
+enum class ColumnOrder : uint8_t {
+  own,
+  by_activation,  // by falling mean square of their input
+  // The same for groups of 16, 32, 64 and 256 columns, as storage formats code them together: whole
+  // groups by the sum of their squares, and within each those that it consists of.
+  blocks_by_activation
+};
+
 class Hessian {
  public:
   // Takes a matrix f32 [cols, cols] from `memory`, of the CPU.
@@ -24,8 +34,8 @@ class Hessian {
   // H, f32 [cols, cols]; after finish().
   const Tensor& matrix() const { return sum_.view(); }
 
-  // The columns ordered by falling mean square of their input; ties keep their order.
-  std::vector<int32_t> falling_order() const;
+  // The columns in that order; ties keep their own. Empty: their own throughout.
+  std::vector<int32_t> order(ColumnOrder order) const;
 
  private:
   OwnedTensor sum_;

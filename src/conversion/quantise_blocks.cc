@@ -51,8 +51,7 @@ class MatrixVisits {
 
  private:
   void factor(const Hessian& hessian, const WeightSpec& weight) {
-    order_.clear();
-    if (rounder_.orders_by_activation()) order_ = hessian.falling_order();
+    order_ = hessian.order(rounder_.column_order());
     factor_ = {};
     if (!rounder_.compensates()) return;
     const double damping = rounder_.damping();

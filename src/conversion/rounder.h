@@ -19,7 +19,7 @@ struct MatrixToRound {
   const WeightSpec& weight;           // the head has the name and the module of lm_head
   Tensor w;                           // f32 [rows, cols], contiguous, its columns in `order`
   Tensor u;                           // InverseFactor's, in the same order; empty: no compensation
-  const std::vector<int32_t>& order;  // by falling activation; empty: their own
+  const std::vector<int32_t>& order;  // of its columns; empty: their own
   double energy;                      // of its outputs: the sum of their squares
 };
 
@@ -29,9 +29,9 @@ class Rounder {
 
   // Whether a weight is quantised; others stay plain.
   virtual bool rounds(const WeightSpec& weight) const = 0;
-  // Whether columns are ordered by falling activation, whether later columns compensate for the
-  // errors of earlier ones, and the damping of the Hessian for that.
-  virtual bool orders_by_activation() const = 0;
+  // In which order columns are rounded, whether later ones compensate for the errors of earlier
+  // ones, and the damping of the Hessian for that.
+  virtual ColumnOrder column_order() const = 0;
   virtual bool compensates() const = 0;
   virtual double damping() const = 0;
 

@@ -32,7 +32,9 @@ class FormatRounder : public StorageRounder {
         damping_(recipe.options.number("damp_percent")) {}
 
   bool rounds(const WeightSpec& weight) const override { return format_of(weight) != nullptr; }
-  bool orders_by_activation() const override { return false; }
+  ColumnOrder column_order() const override {
+    return compensates() ? ColumnOrder::blocks_by_activation : ColumnOrder::own;
+  }
   bool compensates() const override { return rounding_ == "gptq"; }
   double damping() const override { return damping_; }
 
@@ -41,7 +43,7 @@ class FormatRounder : public StorageRounder {
   }
   std::vector<TensorBytes> round(const MatrixToRound& m) const override {
     StorageRounding rounded =
-        round_storage(m.ops, m.memory, m.weight, m.w, m.u, *format_of(m.weight));
+        round_storage(m.ops, m.memory, m.weight, m.w, m.u, m.order, *format_of(m.weight));
     return {{specs(m.weight)[0], std::move(rounded.bytes)}};
   }
   QuantisationSettings settings() const override {
@@ -136,7 +138,8 @@ class ChosenFormats : public FormatRounder {
     const OwnedTensor copy(m.memory, Purpose::workspace, DType::f32, {m.w.rows(), m.w.cols()});
     for (const Format* type : mixed_types(m.weight)) {
       m.ops.copy(copy.view(), m.w);
-      const double error = round_storage(m.ops, m.memory, m.weight, copy.view(), m.u, *type).error;
+      const double error =
+          round_storage(m.ops, m.memory, m.weight, copy.view(), m.u, m.order, *type).error;
       costs.push_back(m.energy > 0.0 ? error / m.energy : 0.0);
     }
     return costs;

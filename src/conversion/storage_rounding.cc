@@ -34,6 +34,8 @@ struct Columns {
   Tensor u;                            // f32 [cols, cols]
   Tensor errors;                       // f32 [rows, kColumns], divided by U_kk
   const std::vector<double>& weights;  // [cols]
+  const std::vector<int32_t>& order;   // [cols]
+  const std::vector<int32_t>& places;  // [cols], of a column within its block
   int64_t begin, end;
   uint8_t* blocks;  // of the matrix, row by row
 
@@ -50,8 +52,8 @@ struct Columns {
       of_row[k - begin] = error;
     };
     for (; first < end; first += rounding.columns) {
-      const int64_t block = (row * cols + first) / rounding.columns;
-      rounding.round(values + first, weights.data() + first, rounded,
+      const int64_t block = (row * cols + order[static_cast<size_t>(first)]) / rounding.columns;
+      rounding.round(values + first, places.data() + first, weights.data() + first, rounded,
                      blocks + block * rounding.bytes);
     }
   }
@@ -59,8 +61,13 @@ struct Columns {
 
 // Returns StorageRounding::error.
 double round_columns(Ops& ops, Memory& memory, const Tensor& w, const Tensor& u,
-                     const BlockRounding& rounding, const Storage& storage) {
+                     const std::vector<int32_t>& order, const BlockRounding& rounding,
+                     const Storage& storage) {
   const int64_t rows = w.rows(), cols = w.cols();
+  std::vector<int32_t> places;
+  for (const int32_t column : order) {
+    places.push_back(column % static_cast<int32_t>(rounding.columns));
+  }
   std::vector<uint8_t> blocks(
       static_cast<size_t>(checked_mul(rows * (cols / rounding.columns), rounding.bytes)));
   const std::vector<float> costs = column_costs(u, cols);
@@ -70,8 +77,8 @@ double round_columns(Ops& ops, Memory& memory, const Tensor& w, const Tensor& u,
   const AddRowKernel add_row = ops.isa() == IsaLevel::v3 ? v3::kAddRow : v4::kAddRow;
   for (int64_t begin = 0; begin < cols; begin += kColumns) {
     const int64_t end = std::min(cols, begin + kColumns);
-    const Columns columns{rounding, add_row,      w, u, errors.view(), weights, begin,
-                          end,      blocks.data()};
+    const Columns columns{rounding, add_row, w,     u,   errors.view(), weights,
+                          order,    places,  begin, end, blocks.data()};
     for_rows(ops, rows, [&](int64_t row) {
       columns.round(row);
       const float* of_row = errors.view().data<float>() + row * kColumns;
@@ -93,6 +100,12 @@ double round_columns(Ops& ops, Memory& memory, const Tensor& w, const Tensor& u,
   return std::accumulate(row_errors.begin(), row_errors.end(), 0.0);
 }
 
+std::vector<int32_t> own_order(int64_t cols) {
+  std::vector<int32_t> order(static_cast<size_t>(cols));
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
 void round_to_nearest(Ops& ops, const Tensor& w, const Format& format, const Storage& storage) {
   const RowEncoder* encoder = find_row_encoder(format);
   if (encoder == nullptr) {
@@ -110,7 +123,8 @@ void round_to_nearest(Ops& ops, const Tensor& w, const Format& format, const Sto
 }  // namespace
 
 StorageRounding round_storage(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
-                              const Tensor& u, const Format& format) {
+                              const Tensor& u, const std::vector<int32_t>& order,
+                              const Format& format) {
   check_finite(weight, w);
   const int64_t rows = w.rows(), cols = w.cols();
   const OwnedTensor bytes(memory, Purpose::workspace, DType::u8,
@@ -120,9 +134,11 @@ StorageRounding round_storage(Ops& ops, Memory& memory, const WeightSpec& weight
   if (u.empty()) {
     round_to_nearest(ops, w, format, storage);
   } else {
-    error = round_columns(ops, memory, w, u, block_rounding(format), storage);
+    error = round_columns(ops, memory, w, u, order.empty() ? own_order(cols) : order,
+                          block_rounding(format), storage);
   }
   format.decode(ops, storage, 0, rows, w);
+  reorder_columns(ops, w, order, Reorder::forth);
   const std::span<const float> values(w.data<float>(), static_cast<size_t>(w.size()));
   if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) {
     fail_beyond_f16(weight, format.name());

@@ -18,12 +18,14 @@ struct StorageRounding {
 };
 
 // Rounds w, f32 [rows, cols], contiguous, to `format`, which must have blocks (block_rounding.h)
-// that divide the columns, and replaces it by the values of the codes. `u` is InverseFactor's in
-// the order of columns; the squared error of a column is weighted by its cost, 1 / U_kk². If it is
-// empty, each number is rounded by itself, as export does. Throws Error(model) for a weight that
-// the format's scales cannot reach, Error(non_finite) for one that is not finite. The result does
-// not depend on threads.
+// that divide the columns, and replaces it by the values of the codes. `order` is that of its
+// columns (empty: their own), with blocks together: ColumnOrder::blocks_by_activation. `u` is
+// InverseFactor's in the same order; the squared error of a column is weighted by its cost, 1 /
+// U_kk². If it is empty, and so is the order, each number is rounded by itself, as export does.
+// Throws Error(model) for a weight that the format's scales cannot reach, Error(non_finite) for one
+// that is not finite. The result does not depend on threads.
 StorageRounding round_storage(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
-                              const Tensor& u, const Format& format);
+                              const Tensor& u, const std::vector<int32_t>& order,
+                              const Format& format);
 
 }  // namespace jackscrew

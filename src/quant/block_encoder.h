@@ -46,23 +46,23 @@ void encode_blocks(const float* x, int64_t cols, uint8_t* out) {
 
 // See RoundBlock.
 template <class Block>
-void round_block(float* x, const double* weights, const ElementRounded& rounded, uint8_t* out) {
-  constexpr size_t kGroups = Block::kColumns / Block::kGroup;
+void round_block(float* x, const int32_t* order, const double* weights,
+                 const ElementRounded& rounded, uint8_t* out) {
   Block block;
-  for (size_t group = 0; group < kGroups; ++group) {
-    block.fit(group, x + group * Block::kGroup, weights + group * Block::kGroup);
-  }
+  const auto fit = [&](size_t i) {
+    block.fit(static_cast<size_t>(order[i]) / Block::kGroup, x + i, weights + i);
+  };
+  for (size_t i = 0; i < Block::kColumns; i += Block::kGroup) fit(i);
   block.set_scales();
   std::array<uint32_t, Block::kColumns> codes;
   for (size_t i = 0; i < Block::kColumns; ++i) {
-    const size_t group = i / Block::kGroup;
+    const auto element = static_cast<size_t>(order[i]);
     if (i % Block::kGroup == 0) {
-      // The columns before have moved this group's.
-      if (group > 0) block.fit(group, x + i, weights + i);
-      block.settle(group, x + i, weights + i);
+      if (i > 0) fit(i);  // anew: the elements before have moved this group's
+      block.settle(element / Block::kGroup, x + i, weights + i);
     }
-    codes[i] = block.code(i, static_cast<double>(x[i]));
-    rounded(static_cast<int64_t>(i), static_cast<float>(block.value(i, codes[i])));
+    codes[element] = block.code(element, static_cast<double>(x[i]));
+    rounded(static_cast<int64_t>(i), static_cast<float>(block.value(element, codes[element])));
   }
   block.write(codes, out);
 }

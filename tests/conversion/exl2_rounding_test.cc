@@ -23,7 +23,7 @@ struct Exl2Layer : Layer {
 
   // The matrix rounded; w becomes what its codes stand for.
   Exl2Rounding round(const Exl2Groups& groups) {
-    const std::vector<int32_t> order = hessian.falling_order();
+    const std::vector<int32_t> order = hessian.order(ColumnOrder::by_activation);
     const InverseFactor factor = inverse_factor(*ops, memory, hessian.matrix(), order, 0.01);
     reorder_columns(*ops, w.view(), order, Reorder::forth);
     Exl2Rounding out = round_exl2(*ops, memory, spec, w.view(), factor.u.view(), groups);
@@ -75,7 +75,7 @@ TEST(Exl2Rounding, CodesAreThoseOfThePlainAlgorithm) {
     SCOPED_TRACE(name_of(mixture));
     Exl2Layer layer(6, 288);
     const std::vector<float> before = layer.values();
-    const std::vector<int32_t> order = layer.hessian.falling_order();
+    const std::vector<int32_t> order = layer.hessian.order(ColumnOrder::by_activation);
     const InverseFactor factor =
         inverse_factor(*layer.ops, layer.memory, layer.hessian.matrix(), order, 0.01);
     const float* u = factor.u.view().data<float>();
@@ -123,7 +123,7 @@ TEST(Exl2Rounding, CodesAreThoseOfThePlainAlgorithm) {
 TEST(Exl2Rounding, MixturesLoseWhatTheirGroupsDo) {
   Exl2Layer layer(96, 288);
   const std::vector<float> before = layer.values();
-  const std::vector<int32_t> order = layer.hessian.falling_order();
+  const std::vector<int32_t> order = layer.hessian.order(ColumnOrder::by_activation);
   const InverseFactor factor =
       inverse_factor(*layer.ops, layer.memory, layer.hessian.matrix(), order, 0.01);
   reorder_columns(*layer.ops, layer.w.view(), order, Reorder::forth);
@@ -152,7 +152,7 @@ TEST(Exl2Rounding, ScalesAreNearlyTheBest) {
     SCOPED_TRACE(fmt::format("{} bits", bits));
     Exl2Layer layer(1, 32);
     const std::vector<float> before = layer.values();
-    const std::vector<int32_t> order = layer.hessian.falling_order();
+    const std::vector<int32_t> order = layer.hessian.order(ColumnOrder::by_activation);
     const InverseFactor factor =
         inverse_factor(*layer.ops, layer.memory, layer.hessian.matrix(), order, 0.01);
     const std::vector<float> costs = column_costs(factor.u.view(), 32);

@@ -25,8 +25,9 @@ struct GptqLayer : Layer {
 
   // The matrix rounded; w becomes what its codes stand for.
   GptqMatrix round(const GptqLayout& layout, bool compensates = true) {
-    const std::vector<int32_t> order =
-        layout.activation_order ? hessian.falling_order() : std::vector<int32_t>();
+    const std::vector<int32_t> order = layout.activation_order
+                                           ? hessian.order(ColumnOrder::by_activation)
+                                           : std::vector<int32_t>();
     InverseFactor factor;
     if (compensates) factor = inverse_factor(*ops, memory, hessian.matrix(), order, 0.01);
     return round(factor, order, layout);
@@ -46,7 +47,7 @@ const GptqLayout kLayouts[] = {{4, 128, false, true}, {4, 32, true, false}, {3, 
 
 TEST(GptqRounding, FactorIsOfTheInverse) {
   GptqLayer layer(1, 300);  // two whole blocks and a part
-  const std::vector<int32_t> order = layer.hessian.falling_order();
+  const std::vector<int32_t> order = layer.hessian.order(ColumnOrder::by_activation);
   for (size_t i = 1; i < order.size(); ++i) {
     const auto at = [&](size_t k) { return layer.hessian.matrix().data<float>()[order[k] * 301]; };
     EXPECT_GE(at(i - 1), at(i));
@@ -94,8 +95,9 @@ TEST(GptqRounding, CodesAreThoseOfThePlainAlgorithm) {
     GptqLayer layer(6, 288);
     SCOPED_TRACE(fmt::format("{} bits, groups of {}", layout.bits, layout.group_size));
     const std::vector<float> before = layer.values();
-    const std::vector<int32_t> order =
-        layout.activation_order ? layer.hessian.falling_order() : std::vector<int32_t>();
+    const std::vector<int32_t> order = layout.activation_order
+                                           ? layer.hessian.order(ColumnOrder::by_activation)
+                                           : std::vector<int32_t>();
     const InverseFactor factor =
         inverse_factor(*layer.ops, layer.memory, layer.hessian.matrix(), order, 0.01);
     const float* u = factor.u.view().data<float>();

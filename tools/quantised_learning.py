@@ -4,7 +4,7 @@
   tools/quantised_learning.py --program build/release/jackscrew --work runs/quantised
                               --model .cache/model/NAME.gguf --data .cache/demo [--only NAME ...]
 
-The model is rounded to each base (GPTQ and EXL2 calibrated on train.jsonl of --data), and adapters of
+The model is rounded to each base (by quantize calibrated on train.jsonl of --data), and adapters of
 the same rank learn over it, with each way of lora_init. Prints every command, and a Markdown table of
 held-out losses. --results FILE keeps each run as a line of JSON, and a run that is there is not run again.
 Standard library only.
@@ -31,6 +31,10 @@ BASES = {
     "q3_k_m": (EXPORT, ["storage=q3_k_m"]),
     "gptq, 3 bits": (QUANTIZE, ["format=gptq", "bits=3", "group_size=64"]),
     "exl2, 3.0 bits": (QUANTIZE, ["format=exl2", "bits=3.0"]),
+    "nf4, calibrated": (QUANTIZE, ["format=hf", "storage=nf4"]),
+    "q4_k_m, calibrated": (QUANTIZE, ["format=gguf", "storage=q4_k_m"]),
+    "iq4_nl, calibrated": (QUANTIZE, ["format=gguf", "storage=iq4_nl"]),
+    "q3_k_m, calibrated": (QUANTIZE, ["format=gguf", "storage=q3_k_m"]),
 }
 # PiSSA's adapters are large: they take a lower rate (docs/experiments.md, lora).
 INITS = {"default": 1e-3, "loftq": 1e-3, "pissa": 2e-4}
@@ -41,7 +45,8 @@ def written(options: argparse.Namespace, name: str) -> Path:
     command, settings = BASES[name]
     if command is None:
         return options.model
-    path = options.work / (re.sub(r"[^a-z0-9.]+", "-", name) + (".gguf" if command == EXPORT else ""))
+    is_gguf = command == EXPORT or "format=gguf" in settings
+    path = options.work / (re.sub(r"[^a-z0-9.]+", "-", name) + (".gguf" if is_gguf else ""))
     if not path.exists():
         where = [f"output={path}"] if command == EXPORT else [
             f"output_dir={path}", f"data={options.data / 'train.jsonl'}"]

@@ -2,15 +2,16 @@
 """What rounding to few bits costs: loss and KL of files that this program and its peers write from one model.
 
   tools/quantised_quality.py --program build/release/jackscrew --work runs/quality --model .cache/model/NAME.gguf
-                             [--oracle PYTHON] [--peers PYTHON] [--llama LIBRARY] [--seed N] [--only NAME ...]
+                             [--oracle PYTHON] [--peers PYTHON] [--llama DIRECTORY] [--seed N] [--only NAME ...]
 
 The only model at hand may lie on a grid of four bits already, which one format would hit and another miss. So its
 weights are first taken off their grid without changing what it computes: each norm's gain moves into the matrices
 behind it, and channels between v and o, and between up and down, are scaled by factors that cancel.
 Texts are WordNet's glosses of nouns (Debian package wordnet-base): one part calibrates, another is held out.
 A row of --only brings the same by another program along, where that is given.
---oracle has numpy and safetensors; --peers has gptqmodel and llmcompressor; --llama is any library that
-exports llama_model_quantize. Prints every command, and a Markdown table. --results keeps each row as a line of JSON.
+--oracle has numpy and safetensors; --peers has gptqmodel and llmcompressor; --llama holds llama.cpp's llama-imatrix
+and llama-quantize (its sources are in the source archive of PyPI's llama-cpp-python). Prints every command, and a
+Markdown table. --results keeps each row as a line of JSON.
 """
 
 import argparse
@@ -22,36 +23,35 @@ import time
 from pathlib import Path
 
 from learning_experiment import WORDNET, Results
-from llama_cpp_quantise import MIXTURES, quantise
 
 SEQUENCES, LENGTH = 128, 512  # what calibrates, as tokens
 HELD_OUT = 400                # glosses, 6362 tokens
+
+NEAREST = ", rounded to nearest"
+GGUF = ["q2_k", "q3_k_m", "iq4_xs", "iq4_nl", "q4_k_s", "q4_k_m", "q5_k_m"]
 
 # name: who writes it, and with what settings
 ROWS = {
     "exl2 3.0": ("quantize", ["format=exl2", "bits=3.0"]),
     "gptq 3, groups of 64": ("quantize", ["bits=3", "group_size=64"]),
-    "q2_k": ("export", ["storage=q2_k"]),
     "exl2 4.0": ("quantize", ["format=exl2", "bits=4.0"]),
     "gptq 4, groups of 128": ("quantize", ["bits=4", "group_size=128"]),
-    "gptq 4, groups of 128, rounded to nearest": ("quantize", ["bits=4", "group_size=128", "rounding=nearest"]),
+    f"gptq 4, groups of 128{NEAREST}": ("quantize", ["bits=4", "group_size=128", "rounding=nearest"]),
     "gptq 4, groups of 64": ("quantize", ["bits=4", "group_size=64"]),
-    "iq4_xs": ("export", ["storage=iq4_xs"]),
-    "nf4": ("export", ["storage=nf4"]),
-    "iq4_nl": ("export", ["storage=iq4_nl"]),
-    "q3_k_m": ("export", ["storage=q3_k_m"]),
+    "nf4": ("quantize", ["format=hf", "storage=nf4"]),
+    f"nf4{NEAREST}": ("export", ["storage=nf4"]),
     "exl2 5.0": ("quantize", ["format=exl2", "bits=5.0"]),
-    "q4_k_s": ("export", ["storage=q4_k_s"]),
-    "q4_k_m": ("export", ["storage=q4_k_m"]),
-    "q5_k_m": ("export", ["storage=q5_k_m"]),
+    "gguf 5.0": ("quantize", ["format=gguf", "bits=5.0"]),
     "exl2 6.0": ("quantize", ["format=exl2", "bits=6.0"]),
-}
+} | {name: ("quantize", ["format=gguf", f"storage={name}"]) for name in GGUF} | {
+    name + NEAREST: ("export", [f"storage={name}"]) for name in GGUF}
 # The same by another program.
 PEERS = {
     "gptq 4, groups of 128": ("GPTQModel", "peers", ["gptqmodel"]),
     "gptq 4, groups of 64": ("LLM Compressor", "peers", ["llmcompressor"]),
-} | {name: ("llama.cpp", "llama", [name]) for name in MIXTURES if name in ROWS}
-ALL = ROWS | {f"{name}, {program}": row for name, (program, *row) in PEERS.items()}
+} | {name: ("llama.cpp, imatrix", "llama", [name, "imatrix"]) for name in GGUF} | {
+    name + NEAREST: ("llama.cpp", "llama", [name]) for name in GGUF}
+ALL = ROWS | {f"{name} by {program}": row for name, (program, *row) in PEERS.items()}
 
 OFF_GRID = """
 import json, sys
@@ -152,21 +152,26 @@ def write(options: argparse.Namespace, name: str) -> tuple[Path, float]:
     work = options.work
     source, text = work / "source", work / "calibration.txt"
     target = work / name.replace(",", "").replace(" ", "-")
+    if "format=gguf" in settings:
+        target = target.parent / f"{target.name}.gguf"
     if writer == "quantize":
         line = [options.program, "quantize", f"model={source}", f"data={text}", f"output_dir={target}",
                 f"calibration_sequences={SEQUENCES}", f"sequence_len={LENGTH}", *settings]
     elif writer == "peers":
         line = [options.peers, "-c", PEER_PROGRAM, *settings, source, text, target, SEQUENCES, LENGTH]
     elif writer == "llama":
-        target = target.with_suffix(".gguf")
-        print(f"$ llama_model_quantize {work / 'source.gguf'} {target} {settings[0]}", flush=True)
-        begin = time.monotonic()
-        quantise(options.llama, work / "source.gguf", target, *settings)
-        return target, time.monotonic() - begin
+        target = target.parent / f"{target.name}.gguf"
+        imatrix = []
+        if settings[1:]:
+            imatrix = ["--imatrix", work / "imatrix.gguf"]
+            if not imatrix[1].exists():
+                run([options.llama / "llama-imatrix", "-m", work / "source.gguf", "-f", text, "-o", imatrix[1],
+                     "-c", LENGTH, "--no-ppl"], work / "log")
+        line = [options.llama / "llama-quantize", *imatrix, work / "source.gguf", target, settings[0]]
     elif settings == ["storage=nf4"]:
         line = [options.program, "export", f"model={source}", f"output_dir={target}", *settings]
     else:
-        target = target.with_suffix(".gguf")
+        target = target.parent / f"{target.name}.gguf"
         line = [options.program, "export", f"model={source}", f"output={target}", *settings]
     return target, run(line, work / "log")
 
@@ -188,8 +193,8 @@ def measure(options: argparse.Namespace, results: Results, name: str) -> dict:
         run([options.program, "compare", options.work / "source", target, f"eval_data={options.work / 'held_out.txt'}",
              f"sequence_len={LENGTH}", "--json", "--quiet"], options.work / "compared")
         first, second = map(json.loads, (options.work / "compared").read_text(encoding="utf-8").splitlines()[-2:])
-        row = {"name": name, "seed": options.seed, "seconds": round(seconds, 1), "source_loss": first["loss"], "source_bytes": first["bytes"],
-               "bits": round(bits_of_blocks(options, target), 2),
+        row = {"name": name, "seed": options.seed, "seconds": round(seconds, 1), "source_loss": first["loss"],
+               "source_bytes": first["bytes"], "bits": round(bits_of_blocks(options, target), 2),
                **{key: second[key] for key in ("bytes", "loss", "kl", "agreement")}}
         results.add(row)
     return row
@@ -219,12 +224,13 @@ def main() -> None:
         rows[name] = measure(options, results, name)
         program, writer, _ = PEERS.get(name, ("", "", []))
         if writer and writer not in lacking:
-            beside[name] = program, measure(options, results, f"{name}, {program}")
+            beside[name] = program, measure(options, results, f"{name} by {program}")
 
     def figures(row: dict) -> str:
         return f"{row['loss'] - row['source_loss']:.3f} | {row['kl']:.3f}"
 
     first = next(iter(rows.values()))
+    rows = dict(sorted(rows.items(), key=lambda row: row[1]["bits"]))
     print(f"\nf16: loss {first['source_loss']:.4f}, {first['source_bytes'] / 2**20:.1f} MiB\n\n"
           "| written here | bits a weight of the blocks | MiB | loss added | KL | same token | by another | loss added | KL |\n"
           f"|{'---|' * 9}")

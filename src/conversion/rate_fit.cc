@@ -56,7 +56,9 @@ bool mixes_gguf_types(const OptionSet& options) {
   const auto named_so = [&](const char* option) { return has_gguf_name(options.text(option)); };
   const bool is_gguf =
       format == "gguf" || (format == "auto" && (named_so("output") || named_so("output_dir")));
-  return is_gguf && options.text("storage") == "keep" &&
+  // Storage may be a method's, such as qlora's.
+  const bool has_storage = options.was_set("storage") && options.text("storage") != "keep";
+  return is_gguf && !has_storage &&
          (asks_for(options, "bits") || !options.is_word("device_memory"));
 }
 

@@ -1,7 +1,6 @@
 #include "conversion/storage_rounding.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "base/parallel.h"
@@ -68,8 +67,13 @@ double round_columns(Ops& ops, Memory& memory, const Tensor& w, const Tensor& u,
   for (const int32_t column : order) {
     places.push_back(column % static_cast<int32_t>(rounding.columns));
   }
-  std::vector<uint8_t> blocks(
-      static_cast<size_t>(checked_mul(rows * (cols / rounding.columns), rounding.bytes)));
+  // Blocks that the storage does not keep one after another.
+  std::vector<uint8_t> apart;
+  if (rounding.place != nullptr) {
+    apart.resize(
+        static_cast<size_t>(checked_mul(rows * (cols / rounding.columns), rounding.bytes)));
+  }
+  uint8_t* blocks = apart.empty() ? storage.bytes.data<uint8_t>() : apart.data();
   const std::vector<float> costs = column_costs(u, cols);
   const std::vector<double> weights(costs.begin(), costs.end());
   const OwnedTensor errors(memory, Purpose::workspace, DType::f32, {rows, kColumns});
@@ -78,7 +82,7 @@ double round_columns(Ops& ops, Memory& memory, const Tensor& w, const Tensor& u,
   for (int64_t begin = 0; begin < cols; begin += kColumns) {
     const int64_t end = std::min(cols, begin + kColumns);
     const Columns columns{rounding, add_row, w,     u,   errors.view(), weights,
-                          order,    places,  begin, end, blocks.data()};
+                          order,    places,  begin, end, blocks};
     for_rows(ops, rows, [&](int64_t row) {
       columns.round(row);
       const float* of_row = errors.view().data<float>() + row * kColumns;
@@ -92,11 +96,7 @@ double round_columns(Ops& ops, Memory& memory, const Tensor& w, const Tensor& u,
              u.rows(begin, end).columns(end, cols), Transpose::no, w.columns(end, cols),
              Accumulate::yes);
   }
-  if (rounding.place != nullptr) {
-    rounding.place(blocks, storage);
-  } else {
-    std::memcpy(storage.bytes.data<uint8_t>(), blocks.data(), blocks.size());
-  }
+  if (rounding.place != nullptr) rounding.place(apart, storage);
   return std::accumulate(row_errors.begin(), row_errors.end(), 0.0);
 }
 

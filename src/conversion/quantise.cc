@@ -65,7 +65,9 @@ std::string rest_storage(const Recipe& recipe, const ModelFiles& base) {
     throw Error(
         ErrorKind::usage,
         fmt::format("storage={}, but what is not in codes is f32, bf16 or f16", recipe.storage),
-        "bits sets what the linear layers of the blocks have");
+        "bits sets what the linear layers of the blocks have; types of GGUF are for "
+        "output=FILE.gguf, "
+        "nf4 for format=hf");
   }
   const StoredTensor& embedding = stored_tensor(base, *base.source, "model.embed_tokens.weight");
   return embedding.format.get() == &bf16_format() ? "bf16" : "f16";
@@ -106,6 +108,11 @@ QuantisationPlan::QuantisationPlan(const ModelConfig& config, const Rounder& rou
     rounded.push_back(weight);
     report_.matrices.push_back({weight, 0.0, std::numeric_limits<double>::quiet_NaN()});
     least_tokens_ = std::max(least_tokens_, weight.cols);
+  }
+  if (rounded.empty()) {
+    throw Error(ErrorKind::model,
+                "none of this model's matrices can be rounded so: their rows do not fill blocks",
+                "export writes it, with them in f16; bits=4 without a storage writes GPTQ");
   }
   report_.notes = rounder.notes(rounded);
   report_.notes.insert(report_.notes.end(), files.notes().begin(), files.notes().end());

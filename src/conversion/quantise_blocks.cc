@@ -82,6 +82,7 @@ class BlockQuantiser {
     std::vector<TensorBytes> out;
     for (const Weight* weight : run_.linears()) {
       if (style.check) style.check();
+      if (!rounder_.rounds(weight->spec())) continue;
       std::vector<TensorBytes> tensors = round(*weight, weight->spec(), hessians);
       std::ranges::move(tensors, std::back_inserter(out));
     }
@@ -138,6 +139,7 @@ int64_t measure_blocks(const BlockWork& work, const CalibrationText& text) {
     const BlockHessians hessians = run.observe_and_advance(bar.callback());
     for (const Weight* weight : run.linears()) {
       if (work.style.check) work.style.check();
+      if (!work.rounder.rounds(weight->spec())) continue;
       visits.visit(*weight, weight->spec(), hessians,
                    [&](const MatrixToRound& matrix, const Hessian&) {
                      progress.costs[weight->name()] = work.rounder.measure(matrix);

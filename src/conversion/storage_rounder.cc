@@ -66,11 +66,8 @@ class GivenFormats : public FormatRounder {
     for (const auto& [weight, format] : tensors) {
       const BlockRounding rounding = block_rounding(*format);
       if (!weight.is_block_matrix() || rounding.round == nullptr) continue;
-      if (weight.cols % rounding.columns == 0) {
-        formats_[weight.name] = format;
-      } else {
-        ++uneven[weight.cols];
-      }
+      formats_[weight.name] = format;
+      if (weight.cols % rounding.columns != 0) ++uneven[weight.cols];
     }
     for (const auto& [cols, count] : uneven) {
       notes_.push_back(
@@ -171,25 +168,26 @@ std::vector<const Format*> mixed_types(const WeightSpec& weight) {
 }
 
 void check_storage_rounding(const Recipe& recipe, ModelFormat files, bool is_mixed) {
-  const char* format = files == ModelFormat::gguf ? "gguf" : "hf";
+  const bool is_gguf = files == ModelFormat::gguf;
+  const char* format = is_gguf ? "gguf" : "hf";
+  const char* some = is_gguf ? "storage=q4_k_m, for one" : "storage=nf4";
   std::vector<std::string> others = {"head_bits", "group_size", "desc_act", "sym"};
   if (!is_mixed) others.push_back("bits");
   for (const std::string& name : others) {
     if (!asks_for(recipe.options, name)) continue;
     throw Error(ErrorKind::usage,
                 fmt::format("{} is set, but with format={} storage determines it", name, format),
-                "leave it out; a storage, such as q4_k_m, has a number of bits of its own");
+                fmt::format("leave it out; {}, has a number of bits of its own", some));
   }
   if (is_mixed) {
     if (recipe.options.text("rounding") == "gptq") return;
     throw Error(ErrorKind::usage, "rounding=nearest measures nothing to choose types by",
                 "leave it out, or set a storage in place of the rate");
   }
-  const char* some = files == ModelFormat::gguf ? "storage=q4_k_m, for one" : "storage=nf4";
   if (recipe.storage == "keep") {
     throw Error(ErrorKind::usage,
-                files == ModelFormat::gguf ? "format=gguf needs a storage, or bits, to quantize to"
-                                           : "format=hf needs a storage to quantize to",
+                is_gguf ? "format=gguf needs a storage, or bits, to quantize to"
+                        : "format=hf needs a storage to quantize to",
                 some);
   }
   check_storage(files, recipe.storage);

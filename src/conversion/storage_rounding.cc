@@ -131,11 +131,13 @@ StorageRounding round_storage(Ops& ops, Memory& memory, const WeightSpec& weight
                           {format.storage_bytes(rows, cols)});
   const Storage storage{bytes.view(), rows, cols};
   double error = 0.0;
-  if (u.empty()) {
+  const BlockRounding rounding = block_rounding(format);
+  if (u.empty() || cols % rounding.columns != 0) {
+    reorder_columns(ops, w, order, Reorder::back);
     round_to_nearest(ops, w, format, storage);
   } else {
-    error = round_columns(ops, memory, w, u, order.empty() ? own_order(cols) : order,
-                          block_rounding(format), storage);
+    error = round_columns(ops, memory, w, u, order.empty() ? own_order(cols) : order, rounding,
+                          storage);
   }
   format.decode(ops, storage, 0, rows, w);
   reorder_columns(ops, w, order, Reorder::forth);

@@ -17,13 +17,13 @@ struct StorageRounding {
   double error = 0;
 };
 
-// Rounds w, f32 [rows, cols], contiguous, to `format`, which must have blocks (block_rounding.h)
-// that divide the columns, and replaces it by the values of the codes. `order` is that of its
-// columns (empty: their own), with blocks together: ColumnOrder::blocks_by_activation. `u` is
-// InverseFactor's in the same order; the squared error of a column is weighted by its cost, 1 /
-// U_kk². If it is empty, and so is the order, each number is rounded by itself, as export does.
-// Throws Error(model) for a weight that the format's scales cannot reach, Error(non_finite) for one
-// that is not finite. The result does not depend on threads.
+// Rounds w, f32 [rows, cols], contiguous, to `format`, which must have blocks (block_rounding.h),
+// and replaces it by the values of the codes. `order` is that of its columns (empty: their own),
+// with blocks together: ColumnOrder::blocks_by_activation. `u` is InverseFactor's in the same
+// order; the squared error of a column is weighted by its cost, 1 / U_kk². If it is empty, or rows
+// are no whole number of blocks, each number is rounded by itself, as export does. Throws
+// Error(model) for a weight that the format's scales cannot reach, Error(non_finite) for one that
+// is not finite. The result does not depend on threads.
 StorageRounding round_storage(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
                               const Tensor& u, const std::vector<int32_t>& order,
                               const Format& format);

@@ -133,10 +133,12 @@ size_t element_size(std::string_view text) {
 
 constexpr const char* kJsonSpace = " \t\r\n";
 
-// Whether something follows the object that a text begins with, as in a file of one object a line.
-bool holds_more_than_an_object(std::string_view text) {
+// Whether a text that begins with an object is one object a line: another follows, or it is a line.
+bool holds_an_object_a_line(std::string_view text) {
   const size_t end = json_size(text, [](char c, int64_t depth) { return depth == 1 && c == '}'; });
-  return end < text.size() && text.find_first_not_of(kJsonSpace, end + 1) != std::string_view::npos;
+  if (end >= text.size()) return false;
+  const bool more = text.find_first_not_of(kJsonSpace, end + 1) != std::string_view::npos;
+  return more || text.substr(0, end).find('\n') == std::string_view::npos;
 }
 
 // Parses element by element: the array as a whole would take many times its size as a tree.
@@ -147,7 +149,7 @@ void read_json_array(Reading& reading) {
     return std::min(text.find_first_not_of(kJsonSpace, at), text.size());
   };
   size_t at = skip_space(text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
-  if (at < text.size() && text[at] == '{' && holds_more_than_an_object(text.substr(at))) {
+  if (at < text.size() && text[at] == '{' && holds_an_object_a_line(text.substr(at))) {
     read_json_lines(reading);
     return;
   }

@@ -158,8 +158,8 @@ class Trainer {
     say(fmt::format("          to continue, {}; to start over and replace it, overwrite=true",
                     finished.continue_hint));
     if (samples.empty()) return;
-    say(fmt::format("samples   the report lacks {}: {} {}", counted(std::ssize(samples), "answer"),
-                    can_answer ? "given now, from" : "none without", checkpoint_.string()));
+    say(fmt::format("samples   the report lacks {}, {} {}", counted(std::ssize(samples), "answer"),
+                    can_answer ? "given from" : "only given from", checkpoint_.string()));
     if (!can_answer) return;
     open_session();
     restore();

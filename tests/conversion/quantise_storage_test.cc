@@ -107,6 +107,8 @@ TEST_F(SlowQuantiseStorage, MixesTypesThatFitARun) {
   EXPECT_GE(said["bits"], 4.9);
   refused("format=gguf method=lora device_memory=100KiB", 3, {"in the fewest bits"});
   refused("format=gguf device_memory=1GiB bits=5", 2, {"both bits and device_memory"});
+  // The storage that a method implies is not one that was asked for.
+  answer(quantise("qlora.gguf", "overwrite=true " + run_of + " method=qlora device_memory=4MiB"));
 }
 
 TEST_F(SlowQuantiseStorage, SameBytesWithAnyThreads) {
@@ -116,6 +118,35 @@ TEST_F(SlowQuantiseStorage, SameBytesWithAnyThreads) {
   }
   EXPECT_EQ(tiny_.text("t1.gguf"), tiny_.text("t2.gguf"));
   EXPECT_EQ(tiny_.text("t1.gguf"), tiny_.text("t3.gguf"));
+}
+
+// Rows that are no whole number of blocks: rounded to nearest in NF4, in f16 in GGUF files.
+TEST_F(SlowQuantiseStorage, RowsOfUnevenWidths) {
+  const auto train = [&](const char* name, int64_t hidden, int64_t intermediate) {
+    const std::string config =
+        tiny_.file(fmt::format("{}.json", name), fmt::format(R"({{
+      "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 260,
+      "hidden_size": {}, "intermediate_size": {}, "num_hidden_layers": 2,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 128,
+      "tie_word_embeddings": true, "bos_token_id": 256, "eos_token_id": 257}})",
+                                                             hidden, intermediate));
+    tiny_.must_train(name, "method=full max_steps=2 model=" + config);
+    return "calibration_sequences=16 model=" + path(name) + " eval_data=" + tiny_.eval_data();
+  };
+  const std::string uneven = train("uneven", 64, 176);
+  const json nf4 = answer(quantise("nf4", uneven + " format=hf storage=nf4"));
+  EXPECT_EQ(nf4["matrices"].size(), 14u);
+  EXPECT_NE(nf4["notes"].dump().find("2 matrices with rows of 176 elements: rounded to nearest"),
+            std::string::npos);
+  EXPECT_NEAR(nf4["loss"], loss("nf4"), 1e-6);
+  for (const std::string how : {"storage=q4_k_m", "bits=5", "storage=q4_0 rounding=nearest"}) {
+    SCOPED_TRACE(how);
+    const json said = answer(quantise("g.gguf", uneven + " overwrite=true " + how));
+    EXPECT_EQ(said["matrices"].size(), 12u);
+    EXPECT_NEAR(said["loss"], loss("g.gguf"), 1e-6);
+  }
+  refused(train("odd", 100, 260) + " format=gguf storage=q4_k_m", 5,
+          {"none of this model's matrices", "export writes it"});
 }
 
 TEST_F(SlowQuantiseStorage, GoesOnWhereItWasStopped) {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/map_guard.h"
 #include "base/text.h"
+#include "conversion/column_order.h"
 #include "learners/frozen.h"
 #include "products/dense.h"
 #include "session/stage_loader.h"
@@ -236,6 +237,8 @@ void CalibrationRun::begin_block() {
   }
   block_.reset();
   block_ = load({next_block_, next_block_ + 1, false, false});
+  // Else the inputs of a later matrix would be blamed.
+  for (const Weight* weight : linears()) check_finite(weight->spec(), weight->as_f32());
   ++next_block_;
 }
 

@@ -29,7 +29,7 @@ const std::array<uint8_t, kHalves> kNearest = [] {
 }();
 
 uint8_t nearest_number(double value) {
-  const double half = std::clamp(2.0 * (value + 127.0), 0.0, kHalves - 1.0);
+  const double half = clamped(2.0 * (value + 127.0), 0.0, kHalves - 1.0);
   return kNearest[static_cast<size_t>(half)];
 }
 

@@ -46,9 +46,7 @@ SmallPair best_small_pair(const float* x, const double* weights, const ScaleAndM
                           float super, float super_minimum, int32_t most_small, double most_code) {
   const auto whole = [&](double value, float unit) {
     if (unit <= 0.0f) return 0;
-    const double units =
-        std::min(value / static_cast<double>(unit), static_cast<double>(most_small));
-    return static_cast<int32_t>(units);
+    return static_cast<int32_t>(clamped(value / static_cast<double>(unit), 0.0, most_small));
   };
   const int32_t scale = whole(exact.scale, super), minimum = whole(exact.minimum, super_minimum);
   SmallPair best;

@@ -26,10 +26,15 @@ std::array<double, N> importance(const float* x) {
   return out;
 }
 
+// `value`, or the end of [least, most] beyond which it is; `least` for NaN.
+inline double clamped(double value, double least, double most) {
+  return value > least ? std::min(value, most) : least;
+}
+
 inline double nearest_code(double value, double least, double most) {
   // Adding and subtracting 1.5 * 2^52 rounds to nearest, ties to even.
   constexpr double kWhole = 6755399441055744.0;
-  return std::clamp((value + kWhole) - kWhole, least, most);
+  return clamped((value + kWhole) - kWhole, least, most);
 }
 
 // The scale with the least error of x [N] ~ scale * q, q in [-half, half - 1].

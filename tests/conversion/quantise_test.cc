@@ -1,5 +1,7 @@
 // quantize as users call it.
 #include <cmath>
+#include <cstring>
+#include <limits>
 
 #include "conversion/calibration.h"
 #include "tests/conversion/quantise_rig.h"
@@ -139,6 +141,20 @@ TEST_F(SlowQuantise, Refusals) {
   }
   expect_dry_run("", "14 matrices");
   EXPECT_EQ(answer(quantise("dry", "--dry-run"))["bytes"], answer(quantise("real"))["bytes"]);
+}
+
+TEST_F(SlowQuantise, NamesTheWeightThatIsNotFinite) {
+  fs::copy(path("base"), path("nan"));
+  std::string bytes = read_text(path("nan") + "/model.safetensors");
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  const std::string name = "model.layers.0.mlp.up_proj.weight";
+  const json tensors = json::parse(bytes.substr(sizeof header, header));
+  const size_t at = sizeof header + header + tensors[name]["data_offsets"][0].get<size_t>();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(bytes.data() + at, &nan, sizeof nan);
+  write_text_atomic(path("nan") + "/model.safetensors", bytes);
+  refused("model=" + path("nan"), 6, {name + " has values that are not finite"});
 }
 
 TEST(CalibrationText, IsSpreadOverTheData) {

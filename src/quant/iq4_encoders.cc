@@ -36,28 +36,18 @@ uint8_t nearest_number(double value) {
 // The scale with the least weighted error of x [32] ~ scale * number, among those that map the
 // element furthest from 0 to about either end of the table.
 double best_table_scale(const float* x, const double* weights) {
-  const auto furthest = [](float a, float b) { return std::abs(a) < std::abs(b); };
-  const auto extreme = static_cast<double>(*std::max_element(x, x + kIq4Group, furthest));
+  const auto extreme = static_cast<double>(extreme_of(x, kIq4Group));
   if (extreme == 0.0) return 0.0;
   constexpr int kSteps = 7;  // to either side, of two each
-  double best = 0.0, best_gain = -1.0;
+  BestScale<kIq4Group> best{x, weights};
   for (const double end : {-127.0, 113.0}) {
     for (int step = -kSteps; step <= kSteps; ++step) {
-      const double inverse = (end + 2.0 * step) / extreme;
-      double xq = 0.0, qq = 0.0;  // weighted sums: the best scale for these codes is their ratio
-      for (size_t i = 0; i < kIq4Group; ++i) {
-        const double value = static_cast<double>(x[i]);
-        const auto number = static_cast<double>(iq4_values()[nearest_number(value * inverse)]);
-        xq += weights[i] * value * number;
-        qq += weights[i] * number * number;
-      }
-      if (qq > 0.0 && xq * xq / qq > best_gain) {
-        best_gain = xq * xq / qq;
-        best = xq / qq;
-      }
+      best.try_inverse((end + 2.0 * step) / extreme, [](double value) {
+        return static_cast<double>(iq4_values()[nearest_number(value)]);
+      });
     }
   }
-  return best;
+  return best.scale;
 }
 
 uint32_t table_code(double scale, double x) {
@@ -103,11 +93,7 @@ struct Iq4XsBlock {
     exact[group] = best_table_scale(x, weights);
   }
   void set_scales() {
-    double extreme = 0.0;  // the scale furthest from 0
-    for (const double scale : exact) {
-      if (std::abs(scale) > std::abs(extreme)) extreme = scale;
-    }
-    super = to_f16(static_cast<float>(extreme / -32.0));
+    super = to_f16(static_cast<float>(extreme_of(exact.data(), exact.size()) / -32.0));
   }
   void settle(size_t group, const float*, const double*) {
     const auto unit = static_cast<double>(to_float(super));

@@ -121,13 +121,7 @@ struct SymmetricBlock {
   void fit(size_t group, const float* x, const double* weights) {
     exact[group] = symmetric_scale<kGroup>(x, weights, HalfCode);
   }
-  void set_scales() {
-    double extreme = 0.0;  // the scale furthest from 0
-    for (const double scale : exact) {
-      if (std::abs(scale) > std::abs(extreme)) extreme = scale;
-    }
-    super = unit_of(-extreme, HalfScale);
-  }
+  void set_scales() { super = unit_of(-extreme_of(exact.data(), exact.size()), HalfScale); }
   void settle(size_t group, const float*, const double*) {
     const auto unit = static_cast<double>(to_float(super));
     const double small =

@@ -36,15 +36,9 @@ float inverse(float scale) {
   return scale != 0.0f ? 1.0f / scale : 0.0f;
 }
 
-// The number furthest from 0.
-float extreme(const float* x) {
-  return *std::max_element(x, x + kBlock,
-                           [](float a, float b) { return std::abs(a) < std::abs(b); });
-}
-
 void encode_q8_0(const float* x, int64_t cols, uint8_t* out) {
   for (const float* end = x + cols; x < end; x += kBlock) {
-    const float scale = std::abs(extreme(x)) / 127.0f;
+    const float scale = std::abs(extreme_of(x, kBlock)) / 127.0f;
     out = put_half(scale, out);
     for (size_t i = 0; i < kBlock; ++i) {
       *out++ = static_cast<uint8_t>(static_cast<int8_t>(std::round(x[i] * inverse(scale))));
@@ -75,7 +69,7 @@ template <int Bits>
 void encode_symmetric(const float* x, int64_t cols, uint8_t* out) {
   constexpr uint32_t kMiddle = 1 << (Bits - 1);
   for (const float* end = x + cols; x < end; x += kBlock) {
-    const float scale = extreme(x) / -static_cast<float>(kMiddle);
+    const float scale = extreme_of(x, kBlock) / -static_cast<float>(kMiddle);
     out = put_half(scale, out);
     std::array<uint32_t, kBlock> codes;
     for (size_t i = 0; i < codes.size(); ++i) {
@@ -112,7 +106,7 @@ struct Q80Block {
 
   // So fine a grid gains nothing by clipping the extreme.
   void fit(size_t, const float* x, const double*) {
-    exact = std::abs(extreme(x)) / static_cast<float>(kMost);
+    exact = std::abs(extreme_of(x, kBlock)) / static_cast<float>(kMost);
   }
   void set_scales() { scale = to_f16(exact); }
   void settle(size_t, const float*, const double*) {}

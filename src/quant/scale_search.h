@@ -37,28 +37,48 @@ inline double nearest_code(double value, double least, double most) {
   return clamped((value + kWhole) - kWhole, least, most);
 }
 
-// The scale with the least error of x [N] ~ scale * q, q in [-half, half - 1].
+// The number furthest from 0.
+template <class Number>
+Number extreme_of(const Number* x, size_t count) {
+  return *std::max_element(x, x + count,
+                           [](Number a, Number b) { return std::abs(a) < std::abs(b); });
+}
+
+// The scale with the least weighted error of x [N] ~ scale * number, among those that are tried.
 template <size_t N>
-double symmetric_scale(const float* x, const double* weights, double half) {
-  const float extreme =
-      *std::max_element(x, x + N, [](float a, float b) { return std::abs(a) < std::abs(b); });
-  if (extreme == 0.0f) return 0.0;
-  double best_scale = 0.0, best_gain = -1.0;
-  for (int step = -kScaleTries; step <= kScaleTries; ++step) {
-    const double inverse = -(half + 0.1 * step) / static_cast<double>(extreme);
-    double xq = 0.0, qq = 0.0;  // weighted sums: the best scale for these codes is their ratio
+struct BestScale {
+  const float* x;
+  const double* weights;
+  double scale = 0.0, gain = -1.0;
+
+  // Tries what is best for the numbers that the scale 1 / inverse gives.
+  template <class Nearest>
+  void try_inverse(double inverse, const Nearest& nearest) {
+    double xq = 0.0, qq = 0.0;  // weighted sums: the best scale for these numbers is their ratio
     for (size_t i = 0; i < N; ++i) {
       const double value = static_cast<double>(x[i]);
-      const double q = nearest_code(value * inverse, -half, half - 1.0);
+      const double q = nearest(value * inverse);
       xq += weights[i] * value * q;
       qq += weights[i] * q * q;
     }
-    if (qq > 0.0 && xq * xq / qq > best_gain) {
-      best_gain = xq * xq / qq;
-      best_scale = xq / qq;
+    if (qq > 0.0 && xq * xq / qq > gain) {
+      gain = xq * xq / qq;
+      scale = xq / qq;
     }
   }
-  return best_scale;
+};
+
+// The scale with the least error of x [N] ~ scale * q, q in [-half, half - 1].
+template <size_t N>
+double symmetric_scale(const float* x, const double* weights, double half) {
+  const auto extreme = static_cast<double>(extreme_of(x, N));
+  if (extreme == 0.0) return 0.0;
+  BestScale<N> best{x, weights};
+  for (int step = -kScaleTries; step <= kScaleTries; ++step) {
+    best.try_inverse(-(half + 0.1 * step) / extreme,
+                     [&](double value) { return nearest_code(value, -half, half - 1.0); });
+  }
+  return best.scale;
 }
 
 struct ScaleAndMinimum {

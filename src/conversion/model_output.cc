@@ -44,6 +44,10 @@ fs::path target_of(const Recipe& recipe, const std::string& command) {
   return target;
 }
 
+bool has_gguf_name(const fs::path& path) {
+  return lower_case(path.extension().string()) == ".gguf";
+}
+
 // Endings of names that nobody gives a directory.
 constexpr const char* kOtherFiles[] = {".bin",  ".safetensors", ".pt",  ".pth", ".ckpt", ".onnx",
                                        ".ggml", ".h5",          ".npz", ".pkl", ".json", ".jsonl",
@@ -51,8 +55,7 @@ constexpr const char* kOtherFiles[] = {".bin",  ".safetensors", ".pt",  ".pth", 
 
 ModelFormat format_of(const Recipe& recipe, const fs::path& target) {
   const std::string ending = lower_case(target.extension().string());
-  const bool named_so = has_gguf_name(target);
-  if (recipe.format == "hf" && named_so) {
+  if (recipe.format == "hf" && has_gguf_name(target)) {
     throw Error(ErrorKind::usage,
                 fmt::format("format is hf, but {} has the name of a GGUF file", target.string()),
                 "leave format out, or name a directory");
@@ -67,8 +70,7 @@ ModelFormat format_of(const Recipe& recipe, const fs::path& target) {
             "the name of a GGUF file ends in .gguf; output_dir={} writes a directory of this name",
             shell_word(target.string())));
   }
-  const bool file = recipe.format.starts_with("gguf") || (recipe.format == "auto" && named_so);
-  return file ? ModelFormat::gguf : ModelFormat::hf;
+  return is_gguf_output(recipe.format, target) ? ModelFormat::gguf : ModelFormat::hf;
 }
 
 // Whether an entry of a model's directory is a part of a model.
@@ -102,8 +104,8 @@ const char* kind_of(const fs::file_status& status) {
 
 }  // namespace
 
-bool has_gguf_name(const fs::path& path) {
-  return lower_case(path.extension().string()) == ".gguf";
+bool is_gguf_output(const std::string& format, const fs::path& target) {
+  return format.starts_with("gguf") || (format == "auto" && has_gguf_name(target));
 }
 
 void require_no_writer(const fs::path& output) {

@@ -25,8 +25,8 @@ bool is_result_file(const std::string& name);
 // those of a download cache are.
 bool reads_from(const fs::path& source, const fs::path& directory);
 
-// Whether that is the name of a GGUF file.
-bool has_gguf_name(const fs::path& path);
+// Whether an output of that name and format (as recipes have it) is a GGUF file.
+bool is_gguf_output(const std::string& format, const fs::path& target);
 
 // Removes a model's file, or of a directory what is a part of a model, and the directory if that
 // was all. Throws Error(generic) where the system refuses.

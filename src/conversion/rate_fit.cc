@@ -52,13 +52,11 @@ SessionPlan rehearse_over(const Recipe& recipe, const ModelFiles& files) {
 }  // namespace
 
 bool mixes_gguf_types(const OptionSet& options) {
-  const std::string& format = options.text("format");
-  const auto named_so = [&](const char* option) { return has_gguf_name(options.text(option)); };
-  const bool is_gguf =
-      format == "gguf" || (format == "auto" && (named_so("output") || named_so("output_dir")));
+  const std::string& output = options.text("output");
+  const fs::path target = output.empty() ? options.text("output_dir") : output;
   // Storage may be a method's, such as qlora's.
   const bool has_storage = options.was_set("storage") && options.text("storage") != "keep";
-  return is_gguf && !has_storage &&
+  return is_gguf_output(options.text("format"), target) && !has_storage &&
          (asks_for(options, "bits") || !options.is_word("device_memory"));
 }
 

@@ -125,8 +125,9 @@ RateLimit rate_limit(const Recipe& recipe, const ModelFiles& files, const ModelC
   return limit;
 }
 
-std::unique_ptr<Rounder> make_fitting_exl2_rounder(const Recipe& recipe, const ModelFiles& files,
-                                                   const std::string& rest) {
+std::unique_ptr<LayoutRounder> make_fitting_exl2_rounder(const Recipe& recipe,
+                                                         const ModelFiles& files,
+                                                         const std::string& rest) {
   const int64_t head_bits = recipe.options.integer("head_bits");
   ModelConfig written = files.config;
   if (head_bits != kExl2PlainHead) written.tie_word_embeddings = false;

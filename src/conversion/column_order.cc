@@ -30,11 +30,13 @@ std::vector<float> column_costs(const Tensor& u, int64_t cols) {
   return costs;
 }
 
-void check_finite(const WeightSpec& weight, const Tensor& w) {
+bool all_finite(const Tensor& w) {
   const float* values = w.data<float>();
-  if (std::all_of(values, values + w.size(), [](float value) { return std::isfinite(value); })) {
-    return;
-  }
+  return std::all_of(values, values + w.size(), [](float value) { return std::isfinite(value); });
+}
+
+void check_finite(const WeightSpec& weight, const Tensor& w) {
+  if (all_finite(w)) return;
   throw Error(ErrorKind::non_finite, fmt::format("{} has values that are not finite", weight.name),
               "the file is damaged, or its training went wrong");
 }

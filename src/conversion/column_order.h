@@ -18,6 +18,7 @@ void reorder_columns(Ops& ops, const Tensor& w, const std::vector<int32_t>& orde
 // U_kk²; all 1 where there is no U.
 std::vector<float> column_costs(const Tensor& u, int64_t cols);
 
+bool all_finite(const Tensor& w);
 // Throws Error(non_finite) where a value is not finite.
 void check_finite(const WeightSpec& weight, const Tensor& w);
 

@@ -14,7 +14,7 @@ namespace jackscrew {
 
 namespace {
 
-class Exl2Rounder : public Rounder {
+class Exl2Rounder : public LayoutRounder {
  public:
   Exl2Rounder(const ModelConfig& config, const RateLimit& limit, int64_t head_bits, double damping)
       : head_bits_(head_bits), damping_(damping), rates_(limit) {
@@ -112,8 +112,8 @@ std::vector<FormatPointer> exl2_held_formats(const WeightSpec& weight, int64_t h
   return formats;
 }
 
-std::unique_ptr<Rounder> make_exl2_rounder(const Recipe& recipe, const ModelConfig& config,
-                                           const RateLimit& limit) {
+std::unique_ptr<LayoutRounder> make_exl2_rounder(const Recipe& recipe, const ModelConfig& config,
+                                                 const RateLimit& limit) {
   const OptionSet& options = recipe.options;
   for (const char* name : {"group_size", "rounding", "desc_act", "sym"}) {
     if (!asks_for(options, name)) continue;

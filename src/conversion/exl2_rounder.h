@@ -19,7 +19,7 @@ std::vector<FormatPointer> exl2_held_formats(const WeightSpec& weight, int64_t h
 // Throws Error(usage) for settings that the layout does not have and for a rate that no mixture
 // reaches, Error(does_not_fit) where no mixture reaches the bytes, Error(model) for a matrix that
 // the layout cannot hold.
-std::unique_ptr<Rounder> make_exl2_rounder(const Recipe& recipe, const ModelConfig& config,
-                                           const RateLimit& limit);
+std::unique_ptr<LayoutRounder> make_exl2_rounder(const Recipe& recipe, const ModelConfig& config,
+                                                 const RateLimit& limit);
 
 }  // namespace jackscrew

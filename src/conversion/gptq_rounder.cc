@@ -13,7 +13,7 @@ namespace jackscrew {
 
 namespace {
 
-class GptqRounder : public Rounder {
+class GptqRounder : public LayoutRounder {
  public:
   GptqRounder(const GptqLayout& layout, bool compensates, double damping)
       : layout_(layout), compensates_(compensates), damping_(damping) {}
@@ -27,11 +27,6 @@ class GptqRounder : public Rounder {
 
   std::vector<SafetensorsSpec> specs(const WeightSpec& weight) const override {
     return gptq_specs(weight, layout_);
-  }
-  int64_t most_bytes(const std::vector<WeightSpec>& weights) const override {
-    int64_t bytes = 0;
-    for (const WeightSpec& weight : weights) bytes = checked_add(bytes, bytes_of(specs(weight)));
-    return bytes;
   }
   std::vector<TensorBytes> round(const MatrixToRound& m) const override {
     return gptq_tensors(m.weight, layout_,
@@ -73,7 +68,7 @@ class GptqRounder : public Rounder {
 
 }  // namespace
 
-std::unique_ptr<Rounder> make_gptq_rounder(const Recipe& recipe) {
+std::unique_ptr<LayoutRounder> make_gptq_rounder(const Recipe& recipe) {
   const OptionSet& options = recipe.options;
   if (asks_for(options, "head_bits")) {
     throw Error(ErrorKind::usage, "head_bits is set, but the head of GPTQ's files is not quantised",

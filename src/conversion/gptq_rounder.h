@@ -9,6 +9,6 @@
 namespace jackscrew {
 
 // Throws Error(usage) for settings that the layout does not have.
-std::unique_ptr<Rounder> make_gptq_rounder(const Recipe& recipe);
+std::unique_ptr<LayoutRounder> make_gptq_rounder(const Recipe& recipe);
 
 }  // namespace jackscrew

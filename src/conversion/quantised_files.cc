@@ -15,7 +15,7 @@ namespace {
 class LayoutFiles : public QuantisedFiles {
  public:
   LayoutFiles(const Recipe& recipe, const ModelFiles& files, const std::string& rest,
-              const Rounder& rounder, const CalibrationSize& text)
+              const LayoutRounder& rounder, const CalibrationSize& text)
       : recipe_(recipe), files_(files), rounder_(rounder) {
     std::vector<std::string> ignored;  // about weights that will be rounded
     tensors_ = tensors_to_write(files, {ModelFormat::hf, rest, files.source.get()}, ignored);
@@ -72,7 +72,7 @@ class LayoutFiles : public QuantisedFiles {
 
   const Recipe& recipe_;
   const ModelFiles& files_;
-  const Rounder& rounder_;
+  const LayoutRounder& rounder_;
   std::vector<ModelTensor> tensors_;
   bool rounds_head_ = false;
   int64_t text_bytes_ = 0;
@@ -115,7 +115,8 @@ class ConvertedFiles : public QuantisedFiles {
 }  // namespace
 
 std::unique_ptr<QuantisedFiles> make_layout_files(const Recipe& recipe, const ModelFiles& files,
-                                                  const std::string& rest, const Rounder& rounder,
+                                                  const std::string& rest,
+                                                  const LayoutRounder& rounder,
                                                   const CalibrationSize& text) {
   return std::make_unique<LayoutFiles>(recipe, files, rest, rounder, text);
 }

@@ -37,7 +37,8 @@ class QuantisedFiles {
 // rest in the storage `rest`. bytes() is for a text of that size. All else must outlive it. Throws
 // Error(model) for a matrix whose shape such files cannot have.
 std::unique_ptr<QuantisedFiles> make_layout_files(const Recipe& recipe, const ModelFiles& files,
-                                                  const std::string& rest, const Rounder& rounder,
+                                                  const std::string& rest,
+                                                  const LayoutRounder& rounder,
                                                   const CalibrationSize& text);
 
 // The files of a conversion, in which rounded matrices are encoded in their storage format. Recipe

@@ -38,16 +38,18 @@ class Rounder {
   // The tensors that a weight is stored in. Throws Error(model) where the layout cannot hold it. If
   // measures(), those of the largest files until choose().
   virtual std::vector<SafetensorsSpec> specs(const WeightSpec& weight) const = 0;
-  // An upper bound of the bytes of these weights together.
-  virtual int64_t most_bytes(const std::vector<WeightSpec>& weights) const = 0;
+  // An upper bound of the bytes of these weights together; their sum where nothing is chosen.
+  virtual int64_t most_bytes(const std::vector<WeightSpec>& weights) const {
+    int64_t bytes = 0;
+    for (const WeightSpec& weight : weights) bytes = checked_add(bytes, bytes_of(specs(weight)));
+    return bytes;
+  }
   // Rounds a matrix: w becomes the values that the returned tensors stand for.
   virtual std::vector<TensorBytes> round(const MatrixToRound& matrix) const = 0;
 
   // All settings of the rounder that determine what it writes.
   virtual QuantisationSettings settings() const = 0;
-  // What it writes about itself: quantization_config, given the amount of calibration text, and
-  // lines for people.
-  virtual nlohmann::json config(int64_t sequences, int64_t sequence_len) const = 0;
+  // Lines for people about what it writes.
   virtual std::vector<std::string> notes(const std::vector<WeightSpec>& weights) const = 0;
 
   // Whether it chooses among several ways of rounding each block matrix. All of them are then
@@ -57,6 +59,13 @@ class Rounder {
   virtual std::vector<double> measure(const MatrixToRound& /*matrix*/) const { return {}; }
   // Chooses for all matrices at once, from the results of measure(), keyed by the weight's name.
   virtual void choose(const std::map<std::string, std::vector<double>>& /*costs*/) {}
+};
+
+// Rounds to a layout of quantised files, which says what it is in a quantization_config.
+class LayoutRounder : public Rounder {
+ public:
+  // Given the amount of calibration text.
+  virtual nlohmann::json config(int64_t sequences, int64_t sequence_len) const = 0;
 };
 
 }  // namespace jackscrew

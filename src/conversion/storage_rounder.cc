@@ -49,7 +49,6 @@ class FormatRounder : public StorageRounder {
   QuantisationSettings settings() const override {
     return {{"rounding", rounding_}, {"damp_percent", fmt::format("{}", damping_)}};
   }
-  nlohmann::json config(int64_t, int64_t) const override { return {}; }
 
  private:
   std::string rounding_;
@@ -80,11 +79,6 @@ class GivenFormats : public FormatRounder {
   const Format* format_of(const WeightSpec& weight) const override {
     const auto found = formats_.find(weight.name);
     return found == formats_.end() ? nullptr : found->second;
-  }
-  int64_t most_bytes(const std::vector<WeightSpec>& weights) const override {
-    int64_t bytes = 0;
-    for (const WeightSpec& weight : weights) bytes = checked_add(bytes, bytes_of(specs(weight)));
-    return bytes;
   }
   QuantisationSettings settings() const override {
     QuantisationSettings settings = FormatRounder::settings();

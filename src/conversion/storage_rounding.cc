@@ -141,10 +141,7 @@ StorageRounding round_storage(Ops& ops, Memory& memory, const WeightSpec& weight
   }
   format.decode(ops, storage, 0, rows, w);
   reorder_columns(ops, w, order, Reorder::forth);
-  const std::span<const float> values(w.data<float>(), static_cast<size_t>(w.size()));
-  if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) {
-    fail_beyond_f16(weight, format.name());
-  }
+  if (!all_finite(w)) fail_beyond_f16(weight, format.name());
   const auto* begin = bytes.view().data<uint8_t>();
   return {{begin, begin + bytes.view().size()}, error};
 }

@@ -135,10 +135,10 @@ std::vector<Subcommand> make_table() {
             "jackscrew quantize model=M adapter=runs/lora data=book.txt output_dir=D",
             "jackscrew quantize model=M data=book.txt output_dir=D --dry-run"},
        .tables = {kModel, kData, kRecords, kQuantisation, kConversion, kMachine},
-       .options = joined({computing, written}),
+       .options = joined({computing, written, {"ranks"}}),
        .unused = joined(
            {random, {"data_weights", "val_size", "packing", "train_on_inputs", "max_merge_loss"}}),
-       .accepted = {kMethod, kSchedule},
+       .accepted = {kMethod, kSchedule, kRanks},
        .accepts = rate_fits_a_run,
        .run = run_quantise},
       {.name = "compare",

@@ -119,8 +119,7 @@ RateLimit rate_limit(const Recipe& recipe, const ModelFiles& files, const ModelC
                      const HeldFormats& formats) {
   RateLimit limit{recipe.options.number("bits")};
   if (rate_fits_a_run(recipe)) {
-    limit.memory_bytes =
-        bytes_that_fit(run_over(recipe, files.config), files.origin, written, formats);
+    limit.stages = limits_that_fit(run_over(recipe, files.config), files.origin, written, formats);
   }
   return limit;
 }
@@ -251,7 +250,9 @@ int quantise(const Recipe& given) {
   ModelOutput output(recipe, "quantize");
   // Before any file is opened.
   check_recipe(recipe, output);
-  if (!rate_fits_a_run(recipe) && recipe.eval_data.empty()) {
+  const bool fits_a_run = rate_fits_a_run(recipe);
+  if (!fits_a_run) warn_of_unused(recipe, "quantize", {"ranks"}, " without device_memory");
+  if (!fits_a_run && recipe.eval_data.empty()) {
     warn_of_unused(recipe, "quantize",
                    {"device", "device_memory", "host_memory", "weights", "attention",
                     "product_exclude", "seed"},

@@ -1,8 +1,8 @@
 // Which of several ways of rounding each matrix gets, so that all together stay within a limit.
 #pragma once
 
+#include <algorithm>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,11 +11,17 @@
 
 namespace jackscrew {
 
-// The limit for the blocks' matrices together: bits per element in the files, with everything
-// stored counted; or bytes in memory.
+// The bytes in memory that the blocks' matrices of a pipeline's stage may take together.
+struct StageLimit {
+  int64_t end_block = 0;  // after the stage's last; it begins where the stage before ends
+  int64_t memory_bytes = 0;
+};
+
+// The limit for the blocks' matrices: bits per element in the files, of all together and with
+// everything stored counted; or bytes in memory, stage by stage.
 struct RateLimit {
   double bits = 0;
-  std::optional<int64_t> memory_bytes = {};  // replaces `bits` if set
+  std::vector<StageLimit> stages = {};  // replace `bits` if there are any
 };
 
 // The size of a matrix that is rounded in one of the ways.
@@ -26,7 +32,8 @@ struct RoundedSize {
 
 class MixedRates {
  public:
-  explicit MixedRates(const RateLimit& limit) : limit_(limit) {}
+  explicit MixedRates(const RateLimit& limit)
+      : limit_(limit), groups_(std::max<size_t>(1, limit.stages.size())) {}
 
   // Call for every matrix, with its ways; there must be one.
   void add(const WeightSpec& weight, const std::vector<RoundedSize>& ways);
@@ -36,7 +43,7 @@ class MixedRates {
 
   bool contains(const WeightSpec& weight) const { return places_.contains(weight.name); }
   // The way of a matrix: the largest until choose().
-  size_t of(const WeightSpec& weight) const { return matrices_[places_.at(weight.name)].chosen; }
+  size_t of(const WeightSpec& weight) const;
   // An upper bound of the bytes of all matrices in files.
   int64_t most_bytes() const;
   // The bits of an element in files, on average.
@@ -52,16 +59,27 @@ class MixedRates {
     std::vector<RoundedSize> ways;
     size_t chosen = 0;
   };
+  // Matrices that share a limit.
+  struct Group {
+    std::vector<Matrix> matrices;
+    int64_t least = 0;  // of what is counted
+  };
+  struct Place {
+    size_t group, index;
+  };
+
+  bool counts_memory() const { return !limit_.stages.empty(); }
   int64_t counted(const RoundedSize& way) const {
-    return limit_.memory_bytes ? way.memory_bytes : way.file_bytes;
+    return counts_memory() ? way.memory_bytes : way.file_bytes;
   }
-  int64_t limit_bytes() const;
+  size_t group_of(const WeightSpec& weight) const;
+  int64_t limit_bytes(size_t group) const;
+  int64_t most_bytes(size_t group) const;
 
   RateLimit limit_;
-  std::vector<Matrix> matrices_;
-  std::map<std::string, size_t> places_;  // weight name -> index into matrices_
+  std::vector<Group> groups_;            // [stages], or one
+  std::map<std::string, Place> places_;  // by weight name
   double elements_ = 0.0;
-  int64_t least_ = 0;  // of what is counted
 };
 
 }  // namespace jackscrew

@@ -1,7 +1,9 @@
 #include "conversion/rate_fit.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -11,6 +13,7 @@
 #include "recipe/quantise_options.h"
 #include "session/knobs.h"
 #include "session/plan.h"
+#include "session/rank_plan.h"
 
 namespace jackscrew {
 
@@ -19,7 +22,7 @@ namespace {
 // The model as it would be with every block matrix in the largest, or the smallest, format.
 struct PlannedModel {
   ModelFiles files;
-  int64_t memory_bytes = 0;  // of the blocks' matrices
+  std::vector<int64_t> block_bytes;  // [blocks], in memory, of their matrices
 };
 
 template <class Better>
@@ -28,6 +31,7 @@ PlannedModel plan_model(const std::string& origin, const ModelConfig& config,
   PlannedModel model;
   model.files.origin = origin;
   model.files.config = config;
+  model.block_bytes.assign(static_cast<size_t>(config.num_hidden_layers), 0);
   auto source = std::make_unique<PlannedSource>();
   for (const WeightSpec& weight : weights_of(config, StageSpec::whole(config))) {
     const auto bytes_of = [&](const FormatPointer& format) {
@@ -37,7 +41,8 @@ PlannedModel plan_model(const std::string& origin, const ModelConfig& config,
     const FormatPointer& best = *std::ranges::max_element(
         ways, [&](const auto& a, const auto& b) { return better(bytes_of(b), bytes_of(a)); });
     if (weight.is_block_matrix()) {
-      model.memory_bytes = checked_add(model.memory_bytes, bytes_of(best));
+      int64_t& bytes = model.block_bytes[static_cast<size_t>(weight.layer)];
+      bytes = checked_add(bytes, bytes_of(best));
     }
     source->add_computed(weight, best);
   }
@@ -45,8 +50,44 @@ PlannedModel plan_model(const std::string& origin, const ModelConfig& config,
   return model;
 }
 
-SessionPlan rehearse_over(const Recipe& recipe, const ModelFiles& files) {
-  return Session::rehearse(recipe, files, training_use(recipe));
+RanksPlan rehearse_over(const Recipe& recipe, const ModelFiles& files) {
+  return plan_ranks(recipe, files, recipe.ranks);
+}
+
+int64_t budget_of(const Recipe& recipe, int rank) {
+  return of_rank(recipe, rank).device_memory.value();
+}
+
+// The first rank that needs more than its budget.
+std::optional<int> rank_beyond_budget(const Recipe& recipe, const RanksPlan& plan) {
+  for (int rank = 0; rank < recipe.ranks; ++rank) {
+    if (plan.ranks[static_cast<size_t>(rank)].ledger.peak > budget_of(recipe, rank)) return rank;
+  }
+  return std::nullopt;
+}
+
+// " on rank 1", where there are several.
+std::string on_rank(const Recipe& recipe, int rank) {
+  return recipe.ranks > 1 ? fmt::format(" on rank {}", rank) : "";
+}
+
+bool has_memory_budget(const OptionSet& options) {
+  return !options.is_word("device_memory") || !options.list("rank_device_memory").empty();
+}
+
+// The limits of stages whose matrices take `block_bytes`, with `room` [stages] for more.
+std::vector<StageLimit> limits_of(const RanksPlan& plan, const std::vector<int64_t>& block_bytes,
+                                  const std::vector<int64_t>& room) {
+  std::vector<int64_t> split = plan.stage_split;  // as Place::stage_split
+  if (split.empty()) split = {0, std::ssize(block_bytes)};
+  std::vector<StageLimit> limits;
+  for (size_t stage = 0; stage < room.size(); ++stage) {
+    StageLimit& limit = limits.emplace_back(StageLimit{split[stage + 1], room[stage]});
+    for (int64_t block = split[stage]; block < split[stage + 1]; ++block) {
+      limit.memory_bytes = checked_add(limit.memory_bytes, block_bytes[static_cast<size_t>(block)]);
+    }
+  }
+  return limits;
 }
 
 }  // namespace
@@ -57,12 +98,12 @@ bool mixes_gguf_types(const OptionSet& options) {
   // Storage may be a method's, such as qlora's.
   const bool has_storage = options.was_set("storage") && options.text("storage") != "keep";
   return is_gguf_output(options.text("format"), target) && !has_storage &&
-         (asks_for(options, "bits") || !options.is_word("device_memory"));
+         (asks_for(options, "bits") || has_memory_budget(options));
 }
 
 bool rate_fits_a_run(const OptionSet& options) {
   return (options.text("format") == "exl2" || mixes_gguf_types(options)) &&
-         !options.is_word("device_memory");
+         has_memory_budget(options);
 }
 
 bool rate_fits_a_run(const Recipe& recipe) {
@@ -75,17 +116,17 @@ bool rate_fits_a_run(const Recipe& recipe) {
   return true;
 }
 
-int64_t bytes_that_fit(const Recipe& recipe, const std::string& origin, const ModelConfig& config,
-                       const HeldFormats& formats) {
-  const int64_t budget = recipe.device_memory.value();
+std::vector<StageLimit> limits_that_fit(const Recipe& recipe, const std::string& origin,
+                                        const ModelConfig& config, const HeldFormats& formats) {
   const PlannedModel largest = plan_model(origin, config, formats, std::greater<>());
   const PlannedModel least = plan_model(origin, config, formats, std::less<>());
-  const SessionPlan most = rehearse_over(recipe, largest.files);
-  if (most.ledger.peak <= budget) return largest.memory_bytes;
+  const RanksPlan most = rehearse_over(recipe, largest.files);
+  std::vector<int64_t> room(static_cast<size_t>(most.layout.stages), 0);
+  if (!rank_beyond_budget(recipe, most)) return limits_of(most, largest.block_bytes, room);
   const Recipe frugal =
       recipe.gradient_checkpointing ? recipe : with_settings(recipe, "gradient_checkpointing=true");
-  const SessionPlan fewest = rehearse_over(frugal, least.files);
-  if (fewest.weight_bytes == most.weight_bytes) {
+  const RanksPlan fewest = rehearse_over(frugal, least.files);
+  if (fewest.ranks.front().weight_bytes == most.ranks.front().weight_bytes) {
     throw Error(
         ErrorKind::usage,
         fmt::format("learner={} does not hold the blocks' matrices frozen: no rate of theirs "
@@ -93,26 +134,36 @@ int64_t bytes_that_fit(const Recipe& recipe, const std::string& origin, const Mo
                     recipe.learner),
         "method=lora and method=prompt do");
   }
-  if (fewest.ledger.peak > budget) {
+  if (const auto rank = rank_beyond_budget(recipe, fewest)) {
+    const Ledger& ledger = fewest.ranks[static_cast<size_t>(*rank)].ledger;
     throw Error(
         ErrorKind::does_not_fit,
-        fmt::format("in the fewest bits that there are, this run needs {} ({}), budget {} "
+        fmt::format("in the fewest bits that there are, this run needs {} ({}){}, budget {} "
                     "(device_memory)",
-                    human_bytes(fewest.ledger.peak), purposes_text(fewest.ledger),
-                    human_bytes(budget)),
+                    human_bytes(ledger.peak), purposes_text(ledger), on_rank(recipe, *rank),
+                    human_bytes(budget_of(recipe, *rank))),
         "raise device_memory, or lower sequence_len, micro_batch_size or the adapter's rank");
   }
-  return budget - (fewest.ledger.peak - least.memory_bytes);
+  // The copies of a stage have the same matrices.
+  std::ranges::fill(room, std::numeric_limits<int64_t>::max());
+  for (int rank = 0; rank < recipe.ranks; ++rank) {
+    int64_t& of_stage = room[static_cast<size_t>(fewest.layout.stage_of(rank))];
+    const int64_t peak = fewest.ranks[static_cast<size_t>(rank)].ledger.peak;
+    of_stage = std::min(of_stage, budget_of(recipe, rank) - peak);
+  }
+  return limits_of(fewest, least.block_bytes, room);
 }
 
 void check_fits(const Recipe& recipe, const ModelFiles& written) {
-  const SessionPlan plan = rehearse_over(recipe, written);
-  const int64_t budget = recipe.device_memory.value();
-  if (plan.ledger.peak <= budget) return;
+  const RanksPlan plan = rehearse_over(recipe, written);
+  const auto rank = rank_beyond_budget(recipe, plan);
+  if (!rank) return;
+  const int64_t peak = plan.ranks[static_cast<size_t>(*rank)].ledger.peak;
+  const int64_t budget = budget_of(recipe, *rank);
   throw Error(
       ErrorKind::does_not_fit,
-      fmt::format("with what was written this run needs {}, budget {} (device_memory)",
-                  human_bytes(plan.ledger.peak, budget), human_bytes(budget, plan.ledger.peak)),
+      fmt::format("with what was written this run needs {}{}, budget {} (device_memory)",
+                  human_bytes(peak, budget), on_rank(recipe, *rank), human_bytes(budget, peak)),
       "lower device_memory a little");
 }
 

@@ -26,7 +26,8 @@ constexpr OptionSpec kCallOptions[] = {
     {.name = "ranks",
      .type = integer,
      .default_text = "1",
-     .help = "plan: for so many ranks, as `mpirun -n` would start them",
+     .help = "plan, and quantize with device_memory: for so many ranks, as `mpirun -n` would start "
+             "them",
      .min = 1,
      .max = 4096},
     {.name = "verbose",

@@ -111,6 +111,33 @@ TEST_F(SlowQuantiseStorage, MixesTypesThatFitARun) {
   answer(quantise("qlora.gguf", "overwrite=true " + run_of + " method=qlora device_memory=4MiB"));
 }
 
+// Each stage of a pipeline has the highest rate that its own device has room for.
+TEST_F(SlowQuantiseStorage, MixesTypesThatFitAPipeline) {
+  const std::string run_of =
+      "method=lora lora_rank=4 micro_batch_size=1 sequence_len=64 threads=2 ranks=2 "
+      "pipeline_stages=2";
+  const auto peaks = [&](const std::string& model) {
+    const json plan =
+        answer(fmt::format("plan model={} {} gradient_checkpointing=true", path(model), run_of));
+    std::vector<int64_t> all;
+    for (const json& rank : plan["ranks"]) all.push_back(rank["device"]["peak"]);
+    return all;
+  };
+  answer(quantise_gguf("five", "keep", "bits=5"));
+  answer(quantise_gguf("seven", "keep", "bits=7"));
+  const std::vector<int64_t> five = peaks("five.gguf"), seven = peaks("seven.gguf");
+  const std::vector<int64_t> budgets = {seven.at(0), five.at(1)};
+  answer(quantise("fits.gguf",
+                  fmt::format("{} rank_device_memory={}B,{}B", run_of, budgets[0], budgets[1])));
+  const std::vector<int64_t> fits = peaks("fits.gguf");
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_LE(fits.at(rank), budgets[rank]);
+    EXPECT_GT(fits.at(rank), budgets[rank] - (seven[rank] - five[rank]) / 4);
+  }
+  refused(run_of + " format=gguf rank_device_memory=1GiB,60KiB", 3, {"fewest bits", "on rank 1"});
+  refused(run_of + " format=gguf rank_device_memory=1GiB", 2, {"rank_device_memory has 1 entry"});
+}
+
 TEST_F(SlowQuantiseStorage, SameBytesWithAnyThreads) {
   for (const int threads : {1, 2, 3}) {
     answer(

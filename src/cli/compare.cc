@@ -111,11 +111,16 @@ int compare(const Recipe& given) {
       load_datasets(data_places(recipe.eval_data), tokenizer, dataset_options(recipe, tokenizer),
                     style, DataPart::evaluation, {});
   const SessionUse use = comparison_use(recipe.sequence_len);
+  std::vector<ModelFiles> others;
+  for (size_t i = 1; i < recipe.operands.size(); ++i) {
+    const ModelFiles& files =
+        others.emplace_back(open_compared(recipe.operands[i], recipe.tokenizer));
+    require_same_tokens(first, files, tokenizer);
+    require_room_for_both({recipe, first}, {recipe, files}, use);
+  }
   const auto reference = open_session(recipe, first, use, style);
   std::vector<ComparedModel> models = {{first.origin, stored_bytes(first)}};
-  for (size_t i = 1; i < recipe.operands.size(); ++i) {
-    const ModelFiles files = open_compared(recipe.operands[i], recipe.tokenizer);
-    require_same_tokens(first, files, tokenizer);
+  for (const ModelFiles& files : others) {
     const auto session = open_session(recipe, files, use, style);
     const Comparison found = compare_sessions(*reference, *session, dataset, recipe.threads, style);
     models[0].loss = found.reference_loss;

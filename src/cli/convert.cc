@@ -45,6 +45,19 @@ Dataset eval_data_of(const Recipe& recipe, const ConvertedModel& model,
                        style, DataPart::evaluation, {});
 }
 
+// What the written model is compared with. A single whole adapter is applied beside its model, as
+// in training; for several adapters, or a fraction of one, it is their sum in f32.
+struct Reference {
+  Recipe recipe;
+  const ModelFiles& files;
+};
+
+Reference reference_of(const Recipe& recipe, const ConvertedModel& model) {
+  const bool beside = model.adapters.size() == 1 && model.adapters[0].weight == 1.0;
+  if (beside) return {with_adapter_options(recipe), model.base};
+  return {without_adapters(recipe), model.result()};
+}
+
 ConversionLoss measure(const Recipe& recipe, const ConvertedModel& model, const Dataset& dataset,
                        const fs::path& written, const ProgressStyle& style) {
   const Recipe alone = without_adapters(recipe);
@@ -59,12 +72,10 @@ ConversionLoss measure(const Recipe& recipe, const ConvertedModel& model, const 
     const auto session = open_session(alone, model.base, scoring, style);
     loss.base = evaluate(*session, dataset, recipe.sequence_len, style).loss;
   }
-  // A single whole adapter is applied beside its model, as in training; for several adapters, or a
-  // fraction of one, the reference is their sum in f32.
-  const bool beside = model.adapters.size() == 1 && model.adapters[0].weight == 1.0;
-  const auto reference = beside ? open_session(with_adapter_options(recipe), model.base, use, style)
-                                : open_session(alone, model.result(), use, style);
   const ModelFiles files = open_model(written.string());
+  const Reference of = reference_of(recipe, model);
+  require_room_for_both({of.recipe, of.files}, {alone, files}, use);
+  const auto reference = open_session(of.recipe, of.files, use, style);
   const auto session = open_session(alone, files, use, style);
   loss.written = compare_sessions(*reference, *session, dataset, recipe.threads, style);
   return loss;
@@ -166,6 +177,9 @@ int convert(const Recipe& recipe, const char* command) {
   if (!recipe.eval_data.empty()) {
     measured = measuring(recipe, model);
     eval_data = eval_data_of(measured, model, style);
+    const Reference reference = reference_of(measured, model);
+    require_room_to_score({reference.recipe, reference.files},
+                          comparison_use(measured.sequence_len));
   }
   const ConversionReport report = write_converted(recipe, model, output, style);
   std::optional<ConversionLoss> loss;

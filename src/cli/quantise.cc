@@ -33,12 +33,13 @@ Dataset read_text_of(const Recipe& recipe, const std::vector<std::string>& data,
                        part, {});
 }
 
-// Compares the written model with the one that it was made from. The recipe is run_over()'s.
+// Compares the written model with the one that it was made from. The recipe is scoring()'s.
 Comparison measure_quantised(const Recipe& recipe, const ModelFiles& files, const Dataset& dataset,
                              const fs::path& written, const ProgressStyle& style) {
   const SessionUse use = comparison_use(recipe.sequence_len);
-  const auto reference = open_session(recipe, files, use, style);
   const ModelFiles rounded = open_model(written.string());
+  require_room_for_both({recipe, files}, {recipe, rounded}, use);
+  const auto reference = open_session(recipe, files, use, style);
   const auto session = open_session(recipe, rounded, use, style);
   return compare_sessions(*reference, *session, dataset, recipe.threads, style);
 }
@@ -92,9 +93,10 @@ void print_plan(const Recipe& recipe, const ModelOutput& output, const Quantisat
     return;
   }
   const char* most = report.is_bound ? "at most " : "";
-  fmt::print("would write {}: {}{}, {} in {}{:.2f} bits a weight of the blocks\n",
+  fmt::print("would write {}: {}{}, {} in {}{:.2f} bits a weight of the blocks; {}{} of memory\n",
              one_line(output.target().string()), most, human_bytes(report.bytes),
-             counted(std::ssize(report.matrices), "matrix", "matrices"), most, report.bits);
+             counted(std::ssize(report.matrices), "matrix", "matrices"), most, report.bits, most,
+             human_bytes(report.memory));
   for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
 }
 
@@ -112,6 +114,14 @@ Recipe run_over(const Recipe& recipe, const ModelConfig& config) {
   run.storage = "keep";
   settle_lengths(run, config);
   return run;
+}
+
+// The recipe of a session that scores either model. A device_memory that is a training run's says
+// nothing of it.
+Recipe scoring(const Recipe& recipe, const ModelConfig& config) {
+  Recipe score = run_over(recipe, config);
+  if (rate_fits_a_run(recipe)) score.device_memory.reset();
+  return score;
 }
 
 // The limit that bits or, by way of a run over the model as it will be written, device_memory sets.
@@ -164,7 +174,7 @@ Quantiser make_mixed_quantiser(const Recipe& recipe, const ConvertedModel& model
     return formats;
   };
   std::shared_ptr<StorageRounder> rounder =
-      make_mixed_rounder(recipe, files.config, rate_limit(recipe, files, files.config, held));
+      make_mixed_rounder(recipe, files.config, held, rate_limit(recipe, files, files.config, held));
   choice.chosen = [rounder](const WeightSpec& weight) { return rounder->format_of(weight); };
   return {rounder, make_converted_files(recipe, files, choice)};
 }
@@ -224,7 +234,7 @@ Quantised write_and_measure(const Recipe& recipe, const ModelFiles& files, Quant
   }
   if (eval_data) {
     out.loss =
-        measure_quantised(run_over(recipe, files.config), files, *eval_data, output.path(), style);
+        measure_quantised(scoring(recipe, files.config), files, *eval_data, output.path(), style);
   }
   output.commit();
   checkpoint.remove();
@@ -276,6 +286,8 @@ int quantise(const Recipe& given) {
   if (!recipe.eval_data.empty()) {
     eval_data = read_text_of(reading(recipe.sequence_len), recipe.eval_data, files,
                              DataPart::evaluation, style);
+    const Recipe score = scoring(recipe, files.config);
+    require_room_to_score({score, files}, comparison_use(score.sequence_len));
   }
   CalibrationText text;
   if (!recipe.data.empty()) {
@@ -283,7 +295,10 @@ int quantise(const Recipe& given) {
                             size.sequences, size.sequence_len, plan.least_tokens());
   }
   if (dry) {
-    print_plan(recipe, output, plan.report());
+    QuantisationReport report = plan.report();
+    report.memory = quantising_memory(recipe, files, *quantiser.rounder, plan,
+                                      recipe.data.empty() ? size : text.size());
+    print_plan(recipe, output, report);
     return 0;
   }
   QuantisationCheckpoint checkpoint(output.target(),

@@ -24,6 +24,28 @@ std::unique_ptr<const Product> product_of(const std::string& name) {
   return name == "bf16" ? make_bf16_product() : make_f32_product();
 }
 
+std::unique_ptr<Device> open_device_of(const Recipe& recipe) {
+  return open_device("cpu", {.threads = recipe.threads, .isa = choose_isa(recipe.isa)});
+}
+
+int64_t batch_sequences(const CalibrationSize& text) {
+  return std::min(text.sequences, std::max<int64_t>(1, kBatchTokens / text.sequence_len));
+}
+
+// Whole sequences, laid end to end.
+MicroBatch batch_of(std::vector<int32_t> ids, int64_t sequence_len) {
+  MicroBatch batch;
+  batch.ids = std::move(ids);
+  batch.targets.assign(batch.ids.size(), -1);
+  batch.cu_seqlens = {0};
+  for (int32_t token = 0; token < batch.tokens(); ++token) {
+    const auto position = static_cast<int32_t>(token % sequence_len);
+    batch.positions.push_back(position);
+    if (position + 1 == sequence_len) batch.cu_seqlens.push_back(token + 1);
+  }
+  return batch;
+}
+
 }  // namespace
 
 void check_calibration_product(const std::string& name) {
@@ -170,7 +192,7 @@ CalibrationRun::CalibrationRun(const Recipe& recipe, const ModelFiles& files,
     : files_(files),
       recipe_(recipe),
       text_(text),
-      device_(open_device("cpu", {.threads = recipe.threads, .isa = choose_isa(recipe.isa)})),
+      device_(open_device_of(recipe)),
       memory_("host", device_->make_backing(), 0),
       ops_(device_->make_ops(memory_)),
       arithmetic_(std::make_unique<Arithmetic>(
@@ -182,37 +204,55 @@ CalibrationRun::CalibrationRun(const Recipe& recipe, const ModelFiles& files,
 
 CalibrationRun::~CalibrationRun() = default;
 
+std::unique_ptr<CalibrationRun::Loaded> CalibrationRun::measured(
+    const Recipe& recipe, const ModelFiles& files, const CalibrationSize& text,
+    const StageSpec& spec, Memory& memory, Ops& ops, const Arithmetic& arithmetic) {
+  const int64_t tokens = checked_mul(batch_sequences(text), text.sequence_len);
+  auto loaded = std::make_unique<Loaded>(recipe, files, spec, memory, ops, arithmetic, tokens,
+                                         text.sequence_len, nullptr);
+  const MicroBatch batch =
+      batch_of(std::vector<int32_t>(static_cast<size_t>(tokens)), text.sequence_len);
+  const Tensor input(nullptr, DType::f32, {tokens, files.config.hidden_size});
+  spec.head ? loaded->pass_head(input)
+            : static_cast<void>(loaded->forward(batch, spec.embedding ? nullptr : &input));
+  return loaded;
+}
+
 std::unique_ptr<CalibrationRun::Loaded> CalibrationRun::load(const StageSpec& spec) {
-  const int64_t sequences = std::max<int64_t>(1, kBatchTokens / text_.sequence_len);
-  const int64_t tokens = std::min(sequences, text_.sequences) * text_.sequence_len;
-  const auto make = [&](Memory& memory, Ops& ops, const Loaded* measured) {
-    return std::make_unique<Loaded>(recipe_, files_, spec, memory, ops, *arithmetic_, tokens,
-                                    text_.sequence_len, measured);
-  };
   Memory nowhere("plan", make_plan_backing(), 0);
   const auto plan_ops = device_->make_plan_ops(nowhere);
-  const auto plan = make(nowhere, *plan_ops, nullptr);
-  const Tensor input(nullptr, DType::f32, {tokens, files_.config.hidden_size});
-  spec.head ? plan->pass_head(input)
-            : static_cast<void>(plan->forward(batch_at(0), spec.embedding ? nullptr : &input));
-  auto loaded = make(memory_, *ops_, plan.get());
+  const auto plan = measured(recipe_, files_, text_.size(), spec, nowhere, *plan_ops, *arithmetic_);
+  const int64_t tokens = batch_sequences(text_.size()) * text_.sequence_len;
+  auto loaded = std::make_unique<Loaded>(recipe_, files_, spec, memory_, *ops_, *arithmetic_,
+                                         tokens, text_.sequence_len, plan.get());
   check_maps();
   return loaded;
 }
 
+CalibrationMemory CalibrationRun::plan(const Recipe& given, const ModelFiles& files,
+                                       const CalibrationSize& text, const StageSpec& spec) {
+  Recipe recipe = given;
+  recipe.storage = "f32";
+  const int64_t tokens = checked_mul(batch_sequences(text), text.sequence_len);
+  Memory nowhere("plan", make_plan_backing(), 0), part("plan", make_plan_backing(), 0),
+      hessians("plan", make_plan_backing(), 0);
+  const auto ops = open_device_of(recipe)->make_plan_ops(nowhere);
+  BlockHessians inputs;
+  const Observation observation{.hessians = &inputs};
+  const Arithmetic arithmetic(
+      std::make_unique<ObservedProduct>(product_of(recipe.product), observation, hessians));
+  const auto sizes = measured(recipe, files, text, spec, nowhere, *ops, arithmetic);
+  const Loaded loaded(recipe, files, spec, part, *ops, arithmetic, tokens, text.sequence_len,
+                      sizes.get());
+  const int64_t hidden = files.config.hidden_size;
+  return {booked_f32(checked_mul(text.sequences, text.sequence_len), hidden), part.ledger().peak,
+          hessians.ledger().peak, booked_f32(tokens, hidden)};
+}
+
 MicroBatch CalibrationRun::batch_at(int64_t first) const {
   const int64_t length = text_.sequence_len;
-  const int64_t last =
-      std::min(text_.sequences, first + std::max<int64_t>(1, kBatchTokens / length));
-  MicroBatch batch;
-  batch.ids.assign(text_.ids.begin() + first * length, text_.ids.begin() + last * length);
-  batch.targets.assign(batch.ids.size(), -1);
-  batch.cu_seqlens = {0};
-  for (int64_t sequence = first; sequence < last; ++sequence) {
-    for (int64_t t = 0; t < length; ++t) batch.positions.push_back(narrow<int32_t>(t));
-    batch.cu_seqlens.push_back(narrow<int32_t>((sequence + 1 - first) * length));
-  }
-  return batch;
+  const int64_t last = std::min(text_.sequences, first + batch_sequences(text_.size()));
+  return batch_of({text_.ids.begin() + first * length, text_.ids.begin() + last * length}, length);
 }
 
 template <class Use>

@@ -65,12 +65,25 @@ struct Observation {
   std::string_view unread = {};       // module whose outputs nobody reads: not computed
 };
 
+// What a CalibrationRun books, bytes.
+struct CalibrationMemory {
+  int64_t stream = 0;    // the text's residual stream
+  int64_t part = 0;      // the part of the model that is loaded, and a batch that passes through it
+  int64_t hessians = 0;  // of the part's inputs
+  int64_t batch = 0;     // observe()'s copy of a batch
+};
+
 class CalibrationRun {
  public:
   // Computes on the CPU, with the recipe's threads and product (f32 or bf16) and all weights in
   // f32. `files` and `text` must outlive it. Throws Error(usage) for another product.
   CalibrationRun(const Recipe& recipe, const ModelFiles& files, const CalibrationText& text);
   ~CalibrationRun();
+
+  // What a run over so much text books while it has loaded this part of the model. Throws as the
+  // constructor.
+  static CalibrationMemory plan(const Recipe& recipe, const ModelFiles& files,
+                                const CalibrationSize& text, const StageSpec& spec);
 
   Ops& ops() { return *ops_; }
   Memory& memory() { return memory_; }
@@ -102,6 +115,10 @@ class CalibrationRun {
 
  private:
   struct Loaded;  // a part of the model, with its arenas
+  // A part on the plan device, through which a batch has passed: its arenas have their sizes.
+  static std::unique_ptr<Loaded> measured(const Recipe& recipe, const ModelFiles& files,
+                                          const CalibrationSize& text, const StageSpec& spec,
+                                          Memory& memory, Ops& ops, const Arithmetic& arithmetic);
   std::unique_ptr<Loaded> load(const StageSpec& spec);
   // Calls use(batch, first) for every batch, first being its first token.
   template <class Use>

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "data/batch.h"
+#include "session/fit.h"
 
 namespace jackscrew {
 
@@ -79,6 +80,23 @@ JsonObject Comparison::to_json() const {
   json.add("reference_loss", reference_loss).add("loss", loss).add("kl", divergence);
   json.add("agreement", agreement).add("tokens", tokens);
   return json;
+}
+
+void require_room_to_score(const ScoredModel& model, const SessionUse& use) {
+  require_fit(model.recipe, model.files, use, Session::rehearse(model.recipe, model.files, use));
+}
+
+void require_room_for_both(const ScoredModel& reference, const ScoredModel& other,
+                           const SessionUse& use) {
+  SessionPlan both = Session::rehearse(reference.recipe, reference.files, use);
+  const SessionPlan second = Session::rehearse(other.recipe, other.files, use);
+  const auto add = [](Ledger& to, const Ledger& more) {
+    to.peak = checked_add(to.peak, more.peak);
+    for (size_t p = 0; p < kPurposes; ++p) to.at_peak[p] += more.at_peak[p];
+  };
+  add(both.ledger, second.ledger);
+  add(both.host, second.host);
+  require_fit(reference.recipe, reference.files, use, both);
 }
 
 SessionUse comparison_use(int64_t sequence_len) {

@@ -4,6 +4,7 @@
 #include "base/json_object.h"
 #include "data/dataset.h"
 #include "report/progress.h"
+#include "session/model_files.h"
 #include "session/session.h"
 
 namespace jackscrew {
@@ -22,6 +23,18 @@ struct Comparison {
 
 // How either session must be planned.
 SessionUse comparison_use(int64_t sequence_len);
+
+// A model, and the recipe of the session that scores it.
+struct ScoredModel {
+  const Recipe& recipe;
+  const ModelFiles& files;
+};
+// Throws Error(does_not_fit) unless a session over the model fits; unless sessions over both models
+// fit at the same time. Call it before either is opened: where the recipe has no budget, what is
+// free by then is the limit.
+void require_room_to_score(const ScoredModel& model, const SessionUse& use);
+void require_room_for_both(const ScoredModel& reference, const ScoredModel& other,
+                           const SessionUse& use);
 
 // The ids of `dataset` must mean the same to both models. Where one has more columns of logits, for
 // padding, only those that both have count. Throws Error(non_finite) where logits are not finite.

@@ -55,6 +55,9 @@ class Exl2Rounder : public LayoutRounder {
     matrix.column_order = m.order;
     return exl2_tensors(m.weight, matrix);
   }
+  int64_t round_bytes(const WeightSpec& weight) const override {
+    return exl2_rounding_bytes(weight.rows);
+  }
 
   QuantisationSettings settings() const override {
     QuantisationSettings settings = rates_.settings();
@@ -75,6 +78,9 @@ class Exl2Rounder : public LayoutRounder {
         mixture_errors(m.ops, m.memory, m.weight, m.w, m.u, exl2_mixtures());
     for (double& cost : costs) cost = m.energy > 0.0 ? cost / m.energy : 0.0;
     return costs;
+  }
+  int64_t measure_bytes(const WeightSpec& weight) const override {
+    return booked_f32(weight.rows, weight.cols) + round_bytes(weight);
   }
 
   void choose(const std::map<std::string, std::vector<double>>& costs) override {

@@ -177,4 +177,8 @@ std::vector<double> mixture_errors(Ops& ops, Memory& memory, const WeightSpec& w
   return out;
 }
 
+int64_t exl2_rounding_bytes(int64_t rows) {
+  return booked_f32(rows, kTileColumns);
+}
+
 }  // namespace jackscrew

@@ -27,6 +27,8 @@ struct Exl2Rounding {
 // on threads.
 Exl2Rounding round_exl2(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
                         const Tensor& u, const Exl2Groups& groups);
+// What that books.
+int64_t exl2_rounding_bytes(int64_t rows);
 
 // Estimates the error of a matrix in each of several mixtures, summed over groups, without rounding
 // it once per mixture. A group's error depends far more on its own bits than on those of groups

@@ -32,6 +32,9 @@ class GptqRounder : public LayoutRounder {
     return gptq_tensors(m.weight, layout_,
                         round_gptq(m.ops, m.memory, m.weight, m.w, m.u, m.order, layout_));
   }
+  int64_t round_bytes(const WeightSpec& weight) const override {
+    return gptq_rounding_bytes(weight.rows);
+  }
 
   QuantisationSettings settings() const override {
     return {{"format", "gptq"},

@@ -97,4 +97,8 @@ GptqMatrix round_gptq(Ops& ops, Memory& memory, const WeightSpec& weight, const 
   return out;
 }
 
+int64_t gptq_rounding_bytes(int64_t rows) {
+  return booked_f32(rows, kGptqColumns);
+}
+
 }  // namespace jackscrew

@@ -19,5 +19,7 @@ void check_gptq_layout(const GptqLayout& layout);
 // finite. The result does not depend on threads.
 GptqMatrix round_gptq(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
                       const Tensor& u, const std::vector<int32_t>& order, const GptqLayout& layout);
+// What that books.
+int64_t gptq_rounding_bytes(int64_t rows);
 
 }  // namespace jackscrew

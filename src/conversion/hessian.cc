@@ -130,6 +130,10 @@ bool factor_inverse(Ops& ops, Memory& memory, const Tensor& h) {
 
 }  // namespace
 
+int64_t booked_f32(int64_t rows, int64_t cols) {
+  return booked_bytes(checked_mul(checked_mul(rows, cols), static_cast<int64_t>(sizeof(float))));
+}
+
 Hessian::Hessian(Memory& memory, int64_t cols)
     : sum_(memory, Purpose::workspace, DType::f32, {cols, cols}) {}
 
@@ -219,6 +223,11 @@ InverseFactor inverse_factor(Ops& ops, Memory& memory, const Tensor& h,
   }
   throw Error(ErrorKind::non_finite, "the inputs of a layer have no usable covariance",
               "calibrate on more text, or on other text");
+}
+
+int64_t inverse_factor_bytes(int64_t cols) {
+  const int64_t inverses = booked_f32(round_up(cols, kFactorBlock), kFactorBlock);
+  return inverses + booked_f32(2 * cols, kFactorBlock) + booked_f32(kFactorBlock, cols);
 }
 
 }  // namespace jackscrew

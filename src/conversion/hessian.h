@@ -19,6 +19,9 @@ enum class ColumnOrder : uint8_t {
   blocks_by_activation
 };
 
+// The bytes that an f32 [rows, cols] books.
+int64_t booked_f32(int64_t rows, int64_t cols);
+
 class Hessian {
  public:
   // Takes a matrix f32 [cols, cols] from `memory`, of the CPU.
@@ -56,5 +59,7 @@ struct InverseFactor {
 // Throws Error(non_finite) where no damping up to the mean of the diagonal suffices.
 InverseFactor inverse_factor(Ops& ops, Memory& memory, const Tensor& h,
                              const std::vector<int32_t>& order, double damping);
+// What that books beside `u` while it computes.
+int64_t inverse_factor_bytes(int64_t cols);
 
 }  // namespace jackscrew

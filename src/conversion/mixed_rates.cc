@@ -106,10 +106,12 @@ void MixedRates::choose(const std::map<std::string, std::vector<double>>& costs)
     std::vector<Matrix>& matrices = groups_[group].matrices;
     std::vector<std::vector<RateOption>> items;
     for (const Matrix& matrix : matrices) {
-      const std::vector<double>& measured = costs.at(matrix.name);
+      // Where there is nothing to choose, nothing was measured.
+      const bool has_choice = matrix.ways.size() > 1;
       std::vector<RateOption>& options = items.emplace_back();
       for (size_t i = 0; i < matrix.ways.size(); ++i) {
-        options.push_back({counted(matrix.ways[i]), measured.at(i)});
+        options.push_back(
+            {counted(matrix.ways[i]), has_choice ? costs.at(matrix.name).at(i) : 0.0});
       }
     }
     const auto choice = cheapest_choice(items, limit_bytes(group));

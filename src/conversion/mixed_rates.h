@@ -50,7 +50,8 @@ class MixedRates {
   double bits() const;
   // The limit, for Rounder::settings().
   QuantisationSettings settings() const;
-  // Takes the ways with the least total cost, given those of each matrix (Rounder::measure).
+  // Takes the ways with the least total cost, given those of each matrix that has several
+  // (Rounder::measure).
   void choose(const std::map<std::string, std::vector<double>>& costs);
 
  private:

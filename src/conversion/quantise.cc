@@ -5,6 +5,8 @@
 #include <optional>
 
 #include "base/crc32c.h"
+#include "base/error.h"
+#include "base/process_memory.h"
 #include "base/text.h"
 #include "conversion/quantise_blocks.h"
 #include "conversion/rate_fit.h"
@@ -25,10 +27,23 @@ constexpr int64_t kCalibrationLength = 512;
 // over many tokens, and each block must be run once more for it.
 constexpr int64_t kMeasuredShare = 4;
 
-// That part of the text, but at least enough for Hessians of full rank.
-CalibrationText measured_part(const CalibrationText& text, const QuantisationPlan& plan) {
-  return part_of(text, std::max(text.sequences / kMeasuredShare,
-                                ceil_div(plan.least_tokens(), text.sequence_len)));
+// The sequences of that part of the text, but at least enough for Hessians of full rank.
+int64_t measured_sequences(const CalibrationSize& text, const QuantisationPlan& plan) {
+  return std::min(text.sequences, std::max(text.sequences / kMeasuredShare,
+                                           ceil_div(plan.least_tokens(), text.sequence_len)));
+}
+
+std::optional<WeightSpec> rounded_head(const ModelConfig& config, const QuantisationPlan& plan) {
+  return plan.rounds_head() ? std::optional(head_of(config)) : std::nullopt;
+}
+
+void require_memory(int64_t bytes) {
+  const int64_t available = available_memory_bytes();
+  if (available == 0 || bytes <= available) return;
+  throw Error(ErrorKind::does_not_fit,
+              fmt::format("this needs {} of memory, and only {} is free on this machine",
+                          human_bytes(bytes, available), human_bytes(available, bytes)),
+              "close other programs, or set calibration_sequences lower");
 }
 
 // The checkpoint and the result are both on disk at the end, and for a moment so are two streams.
@@ -43,7 +58,8 @@ void require_disk(const QuantisationPlan& plan, const ModelConfig& config,
 
 // Sets the bits per element of every matrix, and the average over those in blocks.
 void set_bits(QuantisationReport& report, const Rounder& rounder) {
-  double bits = 0.0, elements = 0.0;
+  double bits = 8.0 * static_cast<double>(report.plain_bytes);
+  double elements = static_cast<double>(report.plain_elements);
   for (QuantisedMatrix& matrix : report.matrices) {
     const double of = 8.0 * static_cast<double>(bytes_of(rounder.specs(matrix.weight)));
     matrix.bits = of / static_cast<double>(matrix.weight.size());
@@ -51,7 +67,7 @@ void set_bits(QuantisationReport& report, const Rounder& rounder) {
     bits += of;
     elements += static_cast<double>(matrix.weight.size());
   }
-  report.bits = bits / std::max(1.0, elements);
+  report.bits = bits / elements;
 }
 
 }  // namespace
@@ -104,7 +120,12 @@ QuantisationPlan::QuantisationPlan(const ModelConfig& config, const Rounder& rou
   std::vector<WeightSpec> rounded;
   for (const ModelTensor& tensor : files.tensors()) {
     const WeightSpec& weight = tensor.spec;
-    if (!rounder.rounds(weight)) continue;
+    if (!rounder.rounds(weight)) {
+      if (!weight.is_block_matrix()) continue;
+      report_.plain_bytes = checked_add(report_.plain_bytes, tensor.bytes());
+      report_.plain_elements = checked_add(report_.plain_elements, weight.size());
+      continue;
+    }
     rounded.push_back(weight);
     report_.matrices.push_back({weight, 0.0, std::numeric_limits<double>::quiet_NaN()});
     least_tokens_ = std::max(least_tokens_, weight.cols);
@@ -121,17 +142,18 @@ QuantisationPlan::QuantisationPlan(const ModelConfig& config, const Rounder& rou
   if (!rounder.measures()) return;
   // Those tensors are of the largest widths: the most that all may take together replaces them.
   report_.is_bound = true;
-  double elements = 0.0;
+  int64_t elements = report_.plain_elements;
   int64_t largest = 0;
   std::vector<WeightSpec> blocks;
   for (QuantisedMatrix& matrix : report_.matrices) {
     largest = checked_add(largest, bytes_of(rounder.specs(matrix.weight)));
     if (!matrix.weight.is_block_matrix()) continue;
     matrix.bits = std::numeric_limits<double>::quiet_NaN();
-    elements += static_cast<double>(matrix.weight.size());
+    elements = checked_add(elements, matrix.weight.size());
     blocks.push_back(matrix.weight);
   }
-  report_.bits = 8.0 * static_cast<double>(rounder.most_bytes(blocks)) / elements;
+  const int64_t most = checked_add(rounder.most_bytes(blocks), report_.plain_bytes);
+  report_.bits = 8.0 * static_cast<double>(most) / static_cast<double>(elements);
   report_.bytes = checked_add(report_.bytes - largest, rounder.most_bytes(rounded));
 }
 
@@ -167,6 +189,12 @@ std::string progress_text(const QuantisationProgress& progress, const ModelConfi
                      std::min(blocks, measuring ? progress.measured : progress.rounded), blocks);
 }
 
+int64_t quantising_memory(const Recipe& recipe, const ModelFiles& files, const Rounder& rounder,
+                          const QuantisationPlan& plan, const CalibrationSize& text) {
+  return blocks_memory(recipe, files, rounder, {measured_sequences(text, plan), text.sequence_len},
+                       text, rounded_head(files.config, plan));
+}
+
 QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files, Rounder& rounder,
                                    const QuantisationPlan& plan, const QuantisedFiles& written,
                                    const CalibrationText& text, QuantisationCheckpoint& checkpoint,
@@ -184,15 +212,14 @@ QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files
         fmt::format("continued {}", progress_text(checkpoint.progress(), files.config)));
   }
   require_disk(plan, files.config, text, checkpoint, output);
+  require_memory(quantising_memory(recipe, files, rounder, plan, text.size()));
   const BlockWork work{recipe, files, rounder, checkpoint, style};
   if (rounder.measures()) {
-    report.memory = measure_blocks(work, measured_part(text, plan));
+    report.memory = measure_blocks(work, part_of(text, measured_sequences(text.size(), plan)));
     rounder.choose(checkpoint.progress().costs);
     set_bits(report, rounder);
   }
-  const WeightSpec head = head_of(files.config);
-  const int64_t memory =
-      round_blocks(work, text, plan.rounds_head() ? std::optional(head) : std::nullopt);
+  const int64_t memory = round_blocks(work, text, rounded_head(files.config, plan));
   report.memory = std::max(report.memory, memory);
   const QuantisationProgress& done = checkpoint.progress();
   for (QuantisedMatrix& matrix : report.matrices) {

@@ -32,11 +32,13 @@ struct QuantisedMatrix {
 
 struct QuantisationReport {
   std::vector<QuantisedMatrix> matrices;  // in the model's order; without errors in a dry run
-  double bits = 0;                        // per element, in blocks
+  // The blocks' matrices that cannot be rounded, since their rows fill no blocks of a format.
+  int64_t plain_bytes = 0, plain_elements = 0;
+  double bits = 0;  // per element, of all matrices in blocks
   int64_t calibration_tokens = 0;
   int64_t bytes = 0;               // of all files
   bool is_bound = false;           // bits and bytes are upper bounds: the widths are not chosen yet
-  int64_t memory = 0;              // peak of the host's memory, bytes
+  int64_t memory = 0;              // peak of the host's memory while blocks are rounded, bytes
   std::vector<std::string> notes;  // deviations from the request, a line each
 
   JsonObject to_json() const;
@@ -65,6 +67,11 @@ QuantisationSettings quantisation_settings(const Recipe& recipe, const Converted
 
 // "after rounding 3 of 30 blocks".
 std::string progress_text(const QuantisationProgress& progress, const ModelConfig& config);
+
+// QuantisationReport::memory of a run that begins with the first block: exact, or an upper bound
+// where the rounder measures.
+int64_t quantising_memory(const Recipe& recipe, const ModelFiles& files, const Rounder& rounder,
+                          const QuantisationPlan& plan, const CalibrationSize& text);
 
 // Quantises the model and writes it to output.path(); the caller commits, and removes the
 // checkpoint. One block's weights are in memory at a time. A block reads the calibration text as

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "conversion/column_order.h"
+#include "model/weights.h"
 
 namespace jackscrew {
 
@@ -116,6 +117,26 @@ class BlockQuantiser {
   MatrixVisits visits_;
 };
 
+// What a part of the model takes while its matrices are rounded, or measured, one after another.
+int64_t visits_memory(const CalibrationMemory& part, const Rounder& rounder,
+                      const std::vector<WeightSpec>& weights, bool measures) {
+  int64_t most = 0;
+  for (const WeightSpec& weight : weights) {
+    if (!rounder.rounds(weight)) continue;
+    const int64_t matrix = booked_f32(weight.rows, weight.cols);
+    // The copy in the order of rounding, beside it what an error is computed with, or the rounder.
+    const int64_t rounding = matrix + std::max(matrix, measures ? rounder.measure_bytes(weight)
+                                                                : rounder.round_bytes(weight));
+    int64_t factor = 0, factoring = 0;
+    if (rounder.compensates()) {
+      factor = booked_f32(weight.cols, weight.cols);
+      factoring = inverse_factor_bytes(weight.cols);
+    }
+    most = std::max(most, factor + std::max(factoring, rounding));
+  }
+  return part.stream + part.part + part.hessians + most;
+}
+
 // Continues the run from the checkpoint, after `done` blocks.
 void restore_stream(CalibrationRun& run, const QuantisationCheckpoint& checkpoint, int64_t done) {
   if (done == 0) return;
@@ -124,6 +145,35 @@ void restore_stream(CalibrationRun& run, const QuantisationCheckpoint& checkpoin
 }
 
 }  // namespace
+
+int64_t blocks_memory(const Recipe& recipe, const ModelFiles& files, const Rounder& rounder,
+                      const CalibrationSize& measured, const CalibrationSize& text,
+                      const std::optional<WeightSpec>& head) {
+  const int64_t blocks = files.config.num_hidden_layers;
+  int64_t most = 0;
+  const auto add_pass = [&](const CalibrationSize& size, bool measures) {
+    const auto plan = [&](const StageSpec& spec) {
+      return CalibrationRun::plan(recipe, files, size, spec);
+    };
+    const CalibrationMemory embedding = plan({0, 0, true, false});
+    most = std::max(most, embedding.stream + embedding.part);
+    for (int64_t block = 0; block < blocks; ++block) {
+      const StageSpec spec{block, block + 1, false, false};
+      const CalibrationMemory part = plan(spec);
+      if (!measures) {
+        most = std::max(most, part.stream + part.part + part.hessians + part.batch);
+      }
+      most = std::max(most, visits_memory(part, rounder, weights_of(files.config, spec), measures));
+    }
+    if (head && !measures) {
+      const CalibrationMemory part = plan({blocks, blocks, false, true});
+      most = std::max(most, visits_memory(part, rounder, {*head}, false));
+    }
+  };
+  if (rounder.measures()) add_pass(measured, true);
+  add_pass(text, false);
+  return most;
+}
 
 int64_t measure_blocks(const BlockWork& work, const CalibrationText& text) {
   QuantisationProgress progress = work.checkpoint.progress();

@@ -19,6 +19,12 @@ struct BlockWork {
   const ProgressStyle& style;
 };
 
+// The peak of memory that the functions below book, bytes: measuring on a text of that size, where
+// the rounder does, and rounding on another.
+int64_t blocks_memory(const Recipe& recipe, const ModelFiles& files, const Rounder& rounder,
+                      const CalibrationSize& measured, const CalibrationSize& text,
+                      const std::optional<WeightSpec>& head);
+
 // Lets the rounder measure the blocks' matrices over the unquantised model. Returns the peak of
 // memory, bytes.
 int64_t measure_blocks(const BlockWork& work, const CalibrationText& text);

@@ -46,6 +46,9 @@ class FormatRounder : public StorageRounder {
         round_storage(m.ops, m.memory, m.weight, m.w, m.u, m.order, *format_of(m.weight));
     return {{specs(m.weight)[0], std::move(rounded.bytes)}};
   }
+  int64_t round_bytes(const WeightSpec& weight) const override {
+    return storage_rounding_bytes(weight, *format_of(weight), compensates());
+  }
   QuantisationSettings settings() const override {
     return {{"rounding", rounding_}, {"damp_percent", fmt::format("{}", damping_)}};
   }
@@ -96,25 +99,28 @@ class GivenFormats : public FormatRounder {
 
 class ChosenFormats : public FormatRounder {
  public:
-  ChosenFormats(const Recipe& recipe, const ModelConfig& config, const RateLimit& limit)
+  ChosenFormats(const Recipe& recipe, const ModelConfig& config, const HeldFormats& formats,
+                const RateLimit& limit)
       : FormatRounder(recipe), rates_(limit) {
     for (const WeightSpec& weight : weights_of(config, StageSpec::whole(config))) {
-      const std::vector<const Format*> types = mixed_types(weight);
-      if (types.empty()) continue;
+      if (!weight.is_block_matrix()) continue;
       std::vector<RoundedSize> ways;
-      for (const Format* type : types) {
-        const int64_t bytes = type->storage_bytes(weight.rows, weight.cols);
+      for (const FormatPointer& format : formats(weight)) {
+        const int64_t bytes = format->storage_bytes(weight.rows, weight.cols);
         ways.push_back({bytes, bytes});
       }
       rates_.add(weight, ways);
+      if (!mixes(weight)) plain_bytes_ = checked_add(plain_bytes_, ways.front().file_bytes);
     }
     rates_.check();
   }
 
   const Format* format_of(const WeightSpec& weight) const override {
-    return rates_.contains(weight) ? mixed_types(weight)[rates_.of(weight)] : nullptr;
+    return mixes(weight) ? mixed_types(weight)[rates_.of(weight)] : nullptr;
   }
-  int64_t most_bytes(const std::vector<WeightSpec>&) const override { return rates_.most_bytes(); }
+  int64_t most_bytes(const std::vector<WeightSpec>&) const override {
+    return rates_.most_bytes() - plain_bytes_;
+  }
   QuantisationSettings settings() const override {
     QuantisationSettings settings = FormatRounder::settings();
     settings["format"] = "gguf";
@@ -135,12 +141,22 @@ class ChosenFormats : public FormatRounder {
     }
     return costs;
   }
+  int64_t measure_bytes(const WeightSpec& weight) const override {
+    int64_t most = 0;
+    for (const Format* type : mixed_types(weight)) {
+      most = std::max(most, storage_rounding_bytes(weight, *type, true));
+    }
+    return booked_f32(weight.rows, weight.cols) + most;
+  }
   void choose(const std::map<std::string, std::vector<double>>& costs) override {
     rates_.choose(costs);
   }
 
  private:
+  static bool mixes(const WeightSpec& weight) { return !mixed_types(weight).empty(); }
+
   MixedRates rates_;
+  int64_t plain_bytes_ = 0;  // of the blocks' matrices that cannot be rounded
 };
 
 // Whether any weight would be rounded.
@@ -196,8 +212,9 @@ std::unique_ptr<StorageRounder> make_storage_rounder(const Recipe& recipe, Model
 }
 
 std::unique_ptr<StorageRounder> make_mixed_rounder(const Recipe& recipe, const ModelConfig& config,
+                                                   const HeldFormats& formats,
                                                    const RateLimit& limit) {
-  return std::make_unique<ChosenFormats>(recipe, config, limit);
+  return std::make_unique<ChosenFormats>(recipe, config, formats, limit);
 }
 
 }  // namespace jackscrew

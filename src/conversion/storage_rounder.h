@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "conversion/mixed_rates.h"
+#include "conversion/rate_fit.h"
 #include "conversion/rounder.h"
 #include "conversion/write_model.h"
 #include "recipe/recipe.h"
@@ -30,9 +30,11 @@ void check_storage_rounding(const Recipe& recipe, ModelFormat files, bool is_mix
 // are the model's weights. Those whose format has no blocks (block_rounding.h) are not rounded.
 std::unique_ptr<StorageRounder> make_storage_rounder(const Recipe& recipe, ModelFormat files,
                                                      const std::vector<ModelTensor>& tensors);
-// Rounds each of them to one of its mixed_types(), chosen so that the total error is least. Throws
-// what MixedRates::check() throws.
+// Rounds each of them to one of its mixed_types(), chosen so that the total error is least.
+// `formats` are those types or, of a matrix that has none, what it is written in: that counts in
+// the limit, too. Throws what MixedRates::check() throws.
 std::unique_ptr<StorageRounder> make_mixed_rounder(const Recipe& recipe, const ModelConfig& config,
+                                                   const HeldFormats& formats,
                                                    const RateLimit& limit);
 
 }  // namespace jackscrew

@@ -146,4 +146,10 @@ StorageRounding round_storage(Ops& ops, Memory& memory, const WeightSpec& weight
   return {{begin, begin + bytes.view().size()}, error};
 }
 
+int64_t storage_rounding_bytes(const WeightSpec& weight, const Format& format, bool compensates) {
+  const int64_t bytes = booked_bytes(format.storage_bytes(weight.rows, weight.cols));
+  const bool by_columns = compensates && weight.cols % block_rounding(format).columns == 0;
+  return bytes + (by_columns ? booked_f32(weight.rows, kColumns) : 0);
+}
+
 }  // namespace jackscrew

@@ -27,5 +27,7 @@ struct StorageRounding {
 StorageRounding round_storage(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
                               const Tensor& u, const std::vector<int32_t>& order,
                               const Format& format);
+// What that books, with or without `u`.
+int64_t storage_rounding_bytes(const WeightSpec& weight, const Format& format, bool compensates);
 
 }  // namespace jackscrew

@@ -94,5 +94,26 @@ TEST_F(SlowConversion, CompareShowsEveryModelAgainstTheFirst) {
   expect_refusal("compare " + path("base") + " " + eval(), 2, {"two models or more"});
 }
 
+// Two models are in memory at a time: device_memory holds for both, and is asked before any work.
+TEST_F(SlowConversion, CompareAndExportNeedRoomForTheirModels) {
+  // The message says what would be needed.
+  const auto needed = [&](const std::string& command) {
+    const std::string said = run(command + " threads=1 device_memory=1KiB" + kErrorsOnly).out;
+    const std::string before = "needs ";
+    const size_t at = said.find(before);
+    EXPECT_NE(at, std::string::npos) << said;
+    return at == std::string::npos ? 0.0 : std::stod(said.substr(at + before.size()));
+  };
+  const std::string base = path("base");
+  const double alone = needed(
+      fmt::format("export model={} output={} storage=q4_0 {}", base, path("late.gguf"), eval()));
+  EXPECT_FALSE(fs::exists(path("late.gguf")));
+  EXPECT_GT(alone, 0);
+  EXPECT_NEAR(needed(fmt::format("compare {0} {0} {0} {1}", base, eval())), 2 * alone, 0.2);
+  // A model that is missing is told before the first two are scored.
+  expect_refusal(fmt::format("compare {0} {0} {1} {2}", base, path("missing"), eval()), 5,
+                 {"missing does not exist"});
+}
+
 }  // namespace
 }  // namespace jackscrew

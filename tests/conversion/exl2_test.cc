@@ -61,6 +61,11 @@ TEST_F(SlowExl2, RoundsAMergedModel) {
   EXPECT_EQ(contents(path("apart")), contents(path("at_once")));
 }
 
+TEST_F(SlowExl2, MemoryAsPlanned) {
+  expect_memory_as_planned("bits=4");
+  expect_memory_as_planned("bits=3 head_bits=16 calibration_sequences=40");
+}
+
 // The rate is the highest: what the run then needs is all but what a step further up would take.
 TEST_F(SlowExl2, FitsARun) {
   const auto peak = [&](const std::string& model) {

@@ -51,6 +51,14 @@ class QuantiseRig : public ::testing::Test {
     EXPECT_EQ(contents(path("one")), contents(path("two")));
     EXPECT_EQ(contents(path("one")), contents(path("again")));
   }
+  // That a dry run says how much memory the command will have taken.
+  void expect_memory_as_planned(const std::string& more) const {
+    SCOPED_TRACE(more);
+    const json dry = answer(quantise("planned", more + " overwrite=true --dry-run"));
+    const json real = answer(quantise("planned", more + " overwrite=true"));
+    EXPECT_EQ(dry["memory"], real["memory"]);
+    EXPECT_GT(real["memory"].get<int64_t>(), 0);
+  }
   // That the command ends so, and leaves nothing.
   void refused(const std::string& more, int code, const std::vector<std::string>& says) const {
     expect_refused(run(quantise("refused", more) + " --quiet" + kErrorsOnly), code, says);

@@ -138,6 +138,14 @@ TEST_F(SlowQuantiseStorage, MixesTypesThatFitAPipeline) {
   refused(run_of + " format=gguf rank_device_memory=1GiB", 2, {"rank_device_memory has 1 entry"});
 }
 
+TEST_F(SlowQuantiseStorage, MemoryAsPlanned) {
+  const std::string text = "output_dir= calibration_sequences=40 output=" + path("planned.gguf ");
+  expect_memory_as_planned(text + "storage=q4_k_m");
+  expect_memory_as_planned(text + "storage=q8_0 rounding=nearest");
+  expect_memory_as_planned(text + "bits=5");
+  expect_memory_as_planned("calibration_sequences=16 format=hf storage=nf4");
+}
+
 TEST_F(SlowQuantiseStorage, SameBytesWithAnyThreads) {
   for (const int threads : {1, 2, 3}) {
     answer(
@@ -166,12 +174,24 @@ TEST_F(SlowQuantiseStorage, RowsOfUnevenWidths) {
   EXPECT_NE(nf4["notes"].dump().find("2 matrices with rows of 176 elements: rounded to nearest"),
             std::string::npos);
   EXPECT_NEAR(nf4["loss"], loss("nf4"), 1e-6);
-  for (const std::string how : {"storage=q4_k_m", "bits=5", "storage=q4_0 rounding=nearest"}) {
+  for (const std::string how : {"storage=q4_k_m", "bits=8", "storage=q4_0 rounding=nearest"}) {
     SCOPED_TRACE(how);
     const json said = answer(quantise("g.gguf", uneven + " overwrite=true " + how));
     EXPECT_EQ(said["matrices"].size(), 12u);
     EXPECT_NEAR(said["loss"], loss("g.gguf"), 1e-6);
   }
+  // What stays in f16 counts in the rate, and in what fits a run.
+  const json mixed = answer(quantise("g.gguf", uneven + " overwrite=true bits=8"));
+  EXPECT_LE(mixed["bits"], 8);
+  double rounded = 0.0;
+  for (const json& matrix : mixed["matrices"]) rounded += matrix["bits"].get<double>();
+  EXPECT_LT(rounded / static_cast<double>(mixed["matrices"].size()), 7.0);
+  refused(uneven + " format=gguf bits=5", 2, {"the least is bits="});
+  const std::string run_of = "method=lora lora_rank=4 micro_batch_size=1 sequence_len=64 ";
+  const json plan =
+      answer(fmt::format("plan model={} {} gradient_checkpointing=true", path("g.gguf"), run_of));
+  answer(quantise("fits.gguf", fmt::format("{} overwrite=true {} device_memory={}B", uneven, run_of,
+                                           plan["device"]["peak"].get<int64_t>())));
   refused(train("odd", 100, 260) + " format=gguf storage=q4_k_m", 5,
           {"none of this model's matrices", "export writes it"});
 }

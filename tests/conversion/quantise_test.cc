@@ -54,6 +54,13 @@ TEST_F(SlowQuantise, WritesWhatItSays) {
   EXPECT_NEAR(loss("q"), loss("base"), 1e-2);
 }
 
+// With less text than a batch and with more.
+TEST_F(SlowQuantise, MemoryAsPlanned) {
+  expect_memory_as_planned("bits=4");
+  expect_memory_as_planned("bits=2 desc_act=true calibration_sequences=40");
+  expect_memory_as_planned("bits=8 rounding=nearest");
+}
+
 TEST_F(SlowQuantise, SameBytesWithAnyThreads) {
   expect_same_bytes_with_any_threads("bits=4 desc_act=true sym=false");
 }

@@ -244,7 +244,7 @@ int quantise(const Recipe& given) {
   if (!dry) recipe.options.require("data", "quantize");
   const Stopwatch watch;
   Interruption interruption;
-  const SignalThread thread(kEndingSignals, [&](int signal) { interruption.receive(signal); });
+  const SignalThread thread(ending_signals(), [&](int signal) { interruption.receive(signal); });
   ProgressStyle style = stderr_style(recipe.quiet);
   style.check = [&] { interruption.check(); };
   ModelOutput output(recipe, "quantize");

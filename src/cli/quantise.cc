@@ -286,9 +286,9 @@ int quantise(const Recipe& given) {
     print_plan(recipe, output, plan.report());
     return 0;
   }
-  QuantisationCheckpoint checkpoint(output.target(),
-                                    quantisation_settings(recipe, model, *quantiser.rounder, text),
-                                    recipe.overwrite);
+  QuantisationCheckpoint checkpoint(
+      output.target(), quantisation_settings(recipe, model, *quantiser.rounder, text, style),
+      recipe.overwrite);
   Quantised quantised;
   try {
     quantised = write_and_measure(recipe, files, quantiser, plan, text, eval_data, checkpoint,

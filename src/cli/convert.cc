@@ -25,12 +25,6 @@ struct ConversionLoss {
   Comparison written;          // compared with the model and its adapters before conversion
 };
 
-Recipe without_adapters(Recipe recipe) {
-  recipe.adapter.clear();
-  recipe.adapters.clear();
-  return recipe;
-}
-
 // The recipe with which a model is measured.
 Recipe measuring(Recipe recipe, const ConvertedModel& model) {
   recipe.storage = "keep";  // the option describes what is written

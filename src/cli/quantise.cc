@@ -17,6 +17,7 @@
 #include "conversion/quantise.h"
 #include "conversion/rate_fit.h"
 #include "conversion/storage_rounder.h"
+#include "session/adapter.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
 #include "session/plan.h"
@@ -98,15 +99,8 @@ void print_plan(const Recipe& recipe, const ModelOutput& output, const Quantisat
   for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
 }
 
-// The merged model already contains the adapters.
-Recipe without_adapters(Recipe recipe) {
-  recipe.adapter.clear();
-  recipe.adapters.clear();
-  recipe.adapter_weights.clear();
-  return recipe;
-}
-
-// The recipe of a session on the model that is read or will be written: storage is of the files.
+// The recipe of a session on the model that is read or will be written, with its adapters merged:
+// storage is of the files.
 Recipe run_over(const Recipe& recipe, const ModelConfig& config) {
   Recipe run = without_adapters(recipe);
   run.storage = "keep";

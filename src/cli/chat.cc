@@ -12,11 +12,11 @@
 #include "base/console.h"
 #include "base/error.h"
 #include "base/json_object.h"
-#include "base/signals.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/generation_setup.h"
+#include "cli/interruption.h"
 #include "session/fit.h"
 #include "session/loading.h"
 
@@ -29,6 +29,7 @@ namespace {
 class Interrupt {
  public:
   void receive() {
+    if (requests_.receive(SIGINT) == 0) return;
     if (!answering_.load()) ::_exit(static_cast<int>(ErrorKind::interrupted));
     stopped_.store(true);
   }
@@ -40,6 +41,7 @@ class Interrupt {
   const std::atomic<bool>& stopped() const { return stopped_; }
 
  private:
+  SignalRequests requests_;
   std::atomic<bool> answering_{false}, stopped_{false};
 };
 

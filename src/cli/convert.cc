@@ -25,12 +25,6 @@ struct ConversionLoss {
   Comparison written;          // compared with the model and its adapters before conversion
 };
 
-Recipe without_adapters(Recipe recipe) {
-  recipe.adapter.clear();
-  recipe.adapters.clear();
-  return recipe;
-}
-
 // The recipe with which a model is measured.
 Recipe measuring(Recipe recipe, const ConvertedModel& model) {
   recipe.storage = "keep";  // the option describes what is written
@@ -161,7 +155,7 @@ int convert(const Recipe& recipe, const char* command) {
                 "set eval_data");
   }
   Interruption interruption;
-  const SignalThread thread(kEndingSignals, [&](int signal) { interruption.receive(signal); });
+  const SignalThread thread(ending_signals(), [&](int signal) { interruption.receive(signal); });
   ProgressStyle style = stderr_style(recipe.quiet);
   style.check = [&] { interruption.check(); };
   ModelOutput output(recipe, command);
@@ -201,7 +195,7 @@ int convert_adapter(const Recipe& recipe) {
                 "jackscrew eval model=M adapter=A data=FILE measures the adapter");
   }
   Interruption interruption;
-  const SignalThread thread(kEndingSignals, [&](int signal) { interruption.receive(signal); });
+  const SignalThread thread(ending_signals(), [&](int signal) { interruption.receive(signal); });
   ModelOutput output(recipe, "export");
   std::vector<std::string> unread = options_of_measuring(recipe);
   for (const char* name : {"max_merge_loss", "max_shard_size", "chat_template"}) {

@@ -17,6 +17,7 @@
 #include "conversion/quantise.h"
 #include "conversion/rate_fit.h"
 #include "conversion/storage_rounder.h"
+#include "session/adapter.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
 #include "session/plan.h"
@@ -100,15 +101,8 @@ void print_plan(const Recipe& recipe, const ModelOutput& output, const Quantisat
   for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
 }
 
-// The merged model already contains the adapters.
-Recipe without_adapters(Recipe recipe) {
-  recipe.adapter.clear();
-  recipe.adapters.clear();
-  recipe.adapter_weights.clear();
-  return recipe;
-}
-
-// The recipe of a session on the model that is read or will be written: storage is of the files.
+// The recipe of a session on the model that is read or will be written, with its adapters merged:
+// storage is of the files.
 Recipe run_over(const Recipe& recipe, const ModelConfig& config) {
   Recipe run = without_adapters(recipe);
   run.storage = "keep";
@@ -254,7 +248,7 @@ int quantise(const Recipe& given) {
   if (!dry) recipe.options.require("data", "quantize");
   const Stopwatch watch;
   Interruption interruption;
-  const SignalThread thread(kEndingSignals, [&](int signal) { interruption.receive(signal); });
+  const SignalThread thread(ending_signals(), [&](int signal) { interruption.receive(signal); });
   ProgressStyle style = stderr_style(recipe.quiet);
   style.check = [&] { interruption.check(); };
   ModelOutput output(recipe, "quantize");
@@ -301,9 +295,9 @@ int quantise(const Recipe& given) {
     print_plan(recipe, output, report);
     return 0;
   }
-  QuantisationCheckpoint checkpoint(output.target(),
-                                    quantisation_settings(recipe, model, *quantiser.rounder, text),
-                                    recipe.overwrite);
+  QuantisationCheckpoint checkpoint(
+      output.target(), quantisation_settings(recipe, model, *quantiser.rounder, text, style),
+      recipe.overwrite);
   Quantised quantised;
   try {
     quantised = write_and_measure(recipe, files, quantiser, plan, text, eval_data, checkpoint,

@@ -3,15 +3,14 @@
 #include <array>
 #include <atomic>
 #include <csignal>
-#include <map>
 #include <optional>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/console.h"
 #include "base/process_memory.h"
 #include "base/signals.h"
 #include "cli/arguments.h"
+#include "cli/interruption.h"
 #include "cli/launch.h"
 #include "session/adapter.h"
 #include "train/trainer.h"
@@ -55,14 +54,9 @@ class Requests {
  public:
   void receive(int signal) {
     if (signal == SIGUSR1) return save_.store(true);
-    // GNU timeout, and shells, send a signal to a process and to its group: that is one request. No
-    // person asks twice within this time.
-    constexpr double kOneRequest = 0.1;  // seconds
-    const auto [first, is_new] = seen_.try_emplace(signal);
-    if (!is_new) {
-      if (first->second.seconds() < kOneRequest) return;
-      end_by(signal);
-    }
+    const int request = requests_.receive(signal);
+    if (request == 0) return;
+    if (request > 1) end_by(signal);
     stop_.store(true);
     write_stderr(fmt::format("\njackscrew: {}; {} quits at once\n", what_a_stop_does(phase_.load()),
                              second_of(signal)));
@@ -75,7 +69,7 @@ class Requests {
  private:
   std::atomic<bool> stop_{false}, save_{false};
   std::atomic<RunPhase> phase_{RunPhase::begins};
-  std::map<int, Stopwatch> seen_;  // since the first of each
+  SignalRequests requests_;
 };
 
 TransportOptions transport_options(const Recipe& recipe) {
@@ -146,8 +140,8 @@ int train_until_stopped(const Recipe& recipe) {
   warn_of_settings_of_the_adapter(recipe);
   warn_of_settings_without_effect(recipe);
   Requests requests;
-  std::vector<int> signals = {SIGUSR1, SIGINT, SIGTERM};
-  if (!is_ignored(SIGHUP)) signals.push_back(SIGHUP);  // a closed terminal, without `nohup`
+  std::vector<int> signals = ending_signals();
+  signals.push_back(SIGUSR1);
   const SignalThread thread(signals, [&](int signal) { requests.receive(signal); });
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe, such as `| head`, does not end the run
   TrainConsole console;

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/map_guard.h"
 #include "base/text.h"
-#include "conversion/column_order.h"
+#include "conversion/value_checks.h"
 #include "learners/frozen.h"
 #include "products/dense.h"
 #include "session/stage_loader.h"

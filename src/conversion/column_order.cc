@@ -1,9 +1,5 @@
 #include "conversion/column_order.h"
 
-#include <algorithm>
-#include <cmath>
-
-#include "base/error.h"
 #include "base/parallel.h"
 
 namespace jackscrew {
@@ -28,24 +24,6 @@ std::vector<float> column_costs(const Tensor& u, int64_t cols) {
     costs[static_cast<size_t>(k)] = 1.0f / (diagonal * diagonal);
   }
   return costs;
-}
-
-bool all_finite(const Tensor& w) {
-  const float* values = w.data<float>();
-  return std::all_of(values, values + w.size(), [](float value) { return std::isfinite(value); });
-}
-
-void check_finite(const WeightSpec& weight, const Tensor& w) {
-  if (all_finite(w)) return;
-  throw Error(ErrorKind::non_finite, fmt::format("{} has values that are not finite", weight.name),
-              "the file is damaged, or its training went wrong");
-}
-
-void fail_beyond_f16(const WeightSpec& weight, const char* layout) {
-  throw Error(
-      ErrorKind::model,
-      fmt::format("{} has values beyond those of f16, which {} decodes to", weight.name, layout),
-      "such a model cannot be rounded so; its training may have gone wrong");
 }
 
 }  // namespace jackscrew

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "kernels/ops.h"
-#include "quant/weight_spec.h"
 
 namespace jackscrew {
 
@@ -17,12 +16,5 @@ void reorder_columns(Ops& ops, const Tensor& w, const std::vector<int32_t>& orde
 // The cost of a squared error in each column once the columns after it have compensated for it, 1 /
 // U_kk²; all 1 where there is no U.
 std::vector<float> column_costs(const Tensor& u, int64_t cols);
-
-bool all_finite(const Tensor& w);
-// Throws Error(non_finite) where a value is not finite.
-void check_finite(const WeightSpec& weight, const Tensor& w);
-
-// Throws Error(model): f16 cannot represent the values of a weight.
-[[noreturn]] void fail_beyond_f16(const WeightSpec& weight, const char* layout);
 
 }  // namespace jackscrew

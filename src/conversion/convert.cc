@@ -160,9 +160,16 @@ void Conversion::plan_directory(const Recipe& recipe, const ModelFiles& files) {
   }
   dtype_ = torch_dtype(dtypes);
   texts_ = directory_texts(recipe, files, dtype_, report_.notes);
-  if (std::ranges::any_of(tensors_, [](const auto& t) { return t.format == &nf4_format(); })) {
+  bool has_nf4 = false;
+  std::vector<std::string> plain = {"lm_head"};  // modules that bitsandbytes must leave alone
+  for (const auto& [weight, format] : tensors_) {
+    const bool is_nf4 = format == &nf4_format();
+    has_nf4 = has_nf4 || is_nf4;
+    if (weight.is_block_matrix() && !is_nf4) plain.push_back(weight.path());
+  }
+  if (has_nf4) {
     std::string& config = texts_["config.json"];
-    config = add_quantization_config(config, nf4_quantization_config(dtype_));
+    config = add_quantization_config(config, nf4_quantization_config(dtype_, plain));
   }
   report_.bytes = checked_add(bytes_of(texts_),
                               safetensors_model_bytes(tensors_, dtype_, recipe.max_shard_bytes));

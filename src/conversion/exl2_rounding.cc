@@ -10,6 +10,7 @@
 #include "base/parallel.h"
 #include "conversion/column_order.h"
 #include "conversion/exl2_tile.h"
+#include "conversion/value_checks.h"
 
 namespace jackscrew {
 

@@ -7,6 +7,7 @@
 #include "base/parallel.h"
 #include "conversion/column_order.h"
 #include "conversion/gptq_row.h"
+#include "conversion/value_checks.h"
 
 namespace jackscrew {
 

@@ -1,6 +1,7 @@
 #include "conversion/quantise.h"
 
 #include <algorithm>
+#include <iostream>
 #include <limits>
 #include <optional>
 
@@ -158,13 +159,16 @@ QuantisationPlan::QuantisationPlan(const ModelConfig& config, const Rounder& rou
 }
 
 QuantisationSettings quantisation_settings(const Recipe& recipe, const ConvertedModel& model,
-                                           const Rounder& rounder, const CalibrationText& text) {
+                                           const Rounder& rounder, const CalibrationText& text,
+                                           const ProgressStyle& style) {
   QuantisationSettings settings = rounder.settings();
   const auto sum = [](uint32_t crc) { return fmt::format("{:08x}", crc); };
   settings["version"] = JACKSCREW_VERSION;
   settings["isa"] = isa_name(choose_isa(recipe.isa));
   settings["product"] = recipe.product;
-  settings["model"] = sum(model_checksum(model.base));
+  ProgressBar bar(std::cerr, style, "checking model", checksum_bytes(model.base), "B");
+  settings["model"] = sum(model_checksum(model.base, bar.callback()));
+  bar.finish();
   settings["calibration_sequences"] = std::to_string(text.sequences);
   settings["sequence_len"] = std::to_string(text.sequence_len);
   settings["data"] = sum(crc32c(
@@ -177,7 +181,7 @@ QuantisationSettings quantisation_settings(const Recipe& recipe, const Converted
     }
     std::string& adapters = settings["adapter"];
     adapters +=
-        fmt::format("{}{:g} x {}", adapters.empty() ? "" : " + ", adapter.weight, sum(crc.value()));
+        fmt::format("{}{} x {}", adapters.empty() ? "" : " + ", adapter.weight, sum(crc.value()));
   }
   return settings;
 }

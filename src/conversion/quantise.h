@@ -61,9 +61,10 @@ class QuantisationPlan {
   QuantisationReport report_;
 };
 
-// All settings and inputs that determine the result.
+// All settings and inputs that determine the result. The model is read once, under a progress bar.
 QuantisationSettings quantisation_settings(const Recipe& recipe, const ConvertedModel& model,
-                                           const Rounder& rounder, const CalibrationText& text);
+                                           const Rounder& rounder, const CalibrationText& text,
+                                           const ProgressStyle& style);
 
 // "after rounding 3 of 30 blocks".
 std::string progress_text(const QuantisationProgress& progress, const ModelConfig& config);

@@ -6,6 +6,7 @@
 #include "base/parallel.h"
 #include "conversion/add_row.h"
 #include "conversion/column_order.h"
+#include "conversion/value_checks.h"
 #include "quant/row_encoders.h"
 
 namespace jackscrew {

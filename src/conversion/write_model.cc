@@ -116,14 +116,13 @@ class ChosenStorage {
 };
 
 // The format of a weight for which nothing is chosen.
-const Format& kept_format(const StorageChoice& choice, const StoredTensor& kept,
-                          const StoredTensor& stored) {
+const Format& kept_format(const StorageChoice& choice, const WeightSpec& weight,
+                          const StoredTensor& kept, const StoredTensor& stored) {
   const bool is_plain = safetensors_dtype(*kept.format) != nullptr;
   // An adapter merged into a quantised weight would be lost if the result were quantised again.
   const bool stays = is_plain || !stored.computed;
-  return stays && can_hold(choice.files, *kept.format) && kept.format->row_bytes(256) > 0
-             ? *kept.format
-             : f32_format();
+  const bool fits = weight.is_block_matrix() || !kept.format->for_linears_only();
+  return stays && fits && can_hold(choice.files, *kept.format) ? *kept.format : f32_format();
 }
 
 // The logical row at position `row` of a file, the inverse of StoredTensor::interleaved_row.
@@ -181,12 +180,13 @@ void WeightWriter::write(const ModelTensor& tensor, const ProgressCallback& prog
   }
   // Numbers are decoded, although that changes none of them, to see that they are finite.
   const bool is_plain = safetensors_dtype(*tensor.format) != nullptr;
-  const bool as_is = !is_plain && stored.format.get() == tensor.format && !stored.computed &&
-                     !stored.transcode && stored.extra_parts.empty();
+  const bool as_is = !is_plain && stored.format.get() == tensor.format && !stored.computed;
   if (tensor.format->for_linears_only()) {
-    encode_whole(tensor, stored, progress);
+    write_whole(tensor, stored, as_is, progress);
+  } else if (as_is && !stored.transcode && stored.extra_parts.empty()) {
+    copy(tensor, stored, progress);
   } else {
-    as_is ? copy(tensor, stored, progress) : encode(tensor, stored, progress);
+    encode(tensor, stored, progress);
   }
   files_.source->release(stored);
   check_maps();
@@ -270,15 +270,23 @@ void WeightWriter::encode(const ModelTensor& tensor, const StoredTensor& stored,
   }
 }
 
-// For formats whose rows do not lie one after another: encodes all of them in memory.
+// For formats whose rows do not lie one after another: copies or encodes all of them in memory.
+void WeightWriter::write_whole(const ModelTensor& tensor, const StoredTensor& stored, bool as_is,
+                               const ProgressCallback& progress) {
+  const OwnedTensor out(memory_, Purpose::staging, DType::u8, {tensor.bytes()});
+  const Storage storage{out.view(), tensor.spec.rows, tensor.spec.cols};
+  as_is ? copy_storage(*ops_, stored, storage) : encode_whole(tensor, stored, storage);
+  writer_.write(tensor.spec, {out.view().data<uint8_t>(), static_cast<size_t>(tensor.bytes())});
+  progress(tensor.bytes());
+}
+
 void WeightWriter::encode_whole(const ModelTensor& tensor, const StoredTensor& stored,
-                                const ProgressCallback& progress) {
-  const int64_t rows = tensor.spec.rows, cols = tensor.spec.cols;
+                                const Storage& out) {
+  const int64_t rows = out.rows, cols = out.cols;
   const int64_t staged = StoredRows::bytes_for(stored, rows, cols);
   const OwnedTensor staging(memory_, Purpose::staging, DType::u8, {std::max<int64_t>(1, staged)});
   const OwnedTensor panel(memory_, Purpose::staging, DType::f32,
                           {std::min(rows, encode_panel_rows(cols)), cols});
-  const OwnedTensor out(memory_, Purpose::staging, DType::u8, {tensor.bytes()});
   const StoredRows from(*ops_, stored, rows, cols, staging.view());
   const auto source = [&](int64_t begin, int64_t end) {
     const Tensor part = panel.view().rows(0, end - begin);
@@ -287,9 +295,7 @@ void WeightWriter::encode_whole(const ModelTensor& tensor, const StoredTensor& s
     return part;
   };
   Arena scratch;
-  tensor.format->encode(*ops_, source, {out.view(), rows, cols}, {}, scratch);
-  writer_.write(tensor.spec, {out.view().data<uint8_t>(), static_cast<size_t>(tensor.bytes())});
-  progress(tensor.bytes());
+  tensor.format->encode(*ops_, source, out, {}, scratch);
 }
 
 const GgufMixture* mixture_of(const StorageChoice& choice) {
@@ -314,11 +320,11 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
     if (format == nullptr) format = chosen.of(files.config, weight);
     // Formats of linear layers leave embedding, head and norms as they are.
     if (format == nullptr || (format->for_linears_only() && !weight.is_block_matrix())) {
-      format = &kept_format(choice, kept, stored);
+      format = &kept_format(choice, weight, kept, stored);
       if (weight.is_block_matrix() && format != kept.format.get()) {
         ++widened[fmt::format("instead of {}: {}", kept.format->name(),
                               stored.computed ? "rounded again, what was merged would be lost"
-                                              : "these files cannot have it")];
+                                              : "it is not written to such files")];
       }
     } else if (is_head && bits_of(*format) < bits_of(q6_k_format())) {
       format = &for_width(q6_k_format(), weight.cols);

@@ -68,8 +68,9 @@ class WeightWriter {
             const ProgressCallback& progress);
   void encode(const ModelTensor& tensor, const StoredTensor& stored,
               const ProgressCallback& progress);
-  void encode_whole(const ModelTensor& tensor, const StoredTensor& stored,
-                    const ProgressCallback& progress);
+  void write_whole(const ModelTensor& tensor, const StoredTensor& stored, bool as_is,
+                   const ProgressCallback& progress);
+  void encode_whole(const ModelTensor& tensor, const StoredTensor& stored, const Storage& out);
 
   const ModelFiles& files_;
   ModelWriter& writer_;

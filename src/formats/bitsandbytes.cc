@@ -237,7 +237,7 @@ std::vector<TensorBytes> nf4_tensors(const std::string& name, const Format& form
   return out;
 }
 
-json nf4_quantization_config(const std::string& dtype) {
+json nf4_quantization_config(const std::string& dtype, const std::vector<std::string>& plain) {
   return {{"quant_method", "bitsandbytes"},
           {"load_in_4bit", true},
           {"load_in_8bit", false},
@@ -245,7 +245,7 @@ json nf4_quantization_config(const std::string& dtype) {
           {"bnb_4bit_compute_dtype", dtype},
           {"bnb_4bit_use_double_quant", false},
           {"bnb_4bit_quant_storage", "uint8"},
-          {"llm_int8_skip_modules", {"lm_head"}},
+          {"llm_int8_skip_modules", plain},
           {"llm_int8_enable_fp32_cpu_offload", false}};
 }
 

@@ -31,7 +31,9 @@ QuantisedLayout bitsandbytes_int8_layout();
 std::vector<TensorBytes> nf4_tensors(const std::string& name, const Format& format,
                                      const Storage& storage, const std::string& dtype);
 
-// The quantization_config of a model whose linear layers in blocks are such weights.
-nlohmann::json nf4_quantization_config(const std::string& dtype);
+// The quantization_config of a model whose linear layers are such weights, but for those of the
+// modules `plain`.
+nlohmann::json nf4_quantization_config(const std::string& dtype,
+                                       const std::vector<std::string>& plain);
 
 }  // namespace jackscrew

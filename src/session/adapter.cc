@@ -233,4 +233,11 @@ Recipe with_adapter_options(Recipe recipe) {
   return recipe;
 }
 
+Recipe without_adapters(Recipe recipe) {
+  recipe.adapter.clear();
+  recipe.adapters.clear();
+  recipe.adapter_weights.clear();
+  return recipe;
+}
+
 }  // namespace jackscrew

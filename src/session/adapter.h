@@ -36,4 +36,7 @@ void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter);
 // other values, or has several adapters; Error(model) where the adapter cannot be read.
 Recipe with_adapter_options(Recipe recipe);
 
+// The recipe for its model alone, or for one that its adapters are merged into.
+Recipe without_adapters(Recipe recipe);
+
 }  // namespace jackscrew

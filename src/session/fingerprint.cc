@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "base/checked.h"
 #include "base/crc32c.h"
 #include "base/text.h"
 #include "formats/hf_config.h"
@@ -44,17 +45,24 @@ void add_tensor(Crc32c& sum, const ModelFiles& files, const StoredTensor& tensor
   files.source->release(tensor);
 }
 
-// Adds the configuration and all tensors.
-template <class AddBytes>
-void add_model(Crc32c& sum, const ModelFiles& files, const AddBytes& add_bytes) {
-  add_configuration(sum, files);
+// Calls body(tensor) for all tensors of the files, in the order of their names.
+template <class Body>
+void for_each_tensor(const ModelFiles& files, const Body& body) {
   if (files.source == nullptr) return;
   std::vector<std::string> names = files.source->names();
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
     const StoredTensor* const tensor = files.source->find(name);
-    if (tensor != nullptr) add_tensor(sum, files, *tensor, add_bytes);
+    if (tensor != nullptr) body(*tensor);
   }
+}
+
+// Adds the configuration and all tensors.
+template <class AddBytes>
+void add_model(Crc32c& sum, const ModelFiles& files, const AddBytes& add_bytes) {
+  add_configuration(sum, files);
+  for_each_tensor(files,
+                  [&](const StoredTensor& tensor) { add_tensor(sum, files, tensor, add_bytes); });
 }
 
 }  // namespace
@@ -68,10 +76,25 @@ uint32_t model_fingerprint(const ModelFiles& files, const fs::path& adapter) {
   return sum.value();
 }
 
-uint32_t model_checksum(const ModelFiles& files) {
+uint32_t model_checksum(const ModelFiles& files, const ProgressCallback& progress) {
+  constexpr size_t kPiece = size_t{16} << 20;
   Crc32c sum;
-  add_model(sum, files, [&](std::span<const uint8_t> bytes) { sum.add(bytes); });
+  add_model(sum, files, [&](std::span<const uint8_t> bytes) {
+    while (!bytes.empty()) {
+      const std::span<const uint8_t> piece = bytes.first(std::min(kPiece, bytes.size()));
+      sum.add(piece);
+      if (progress) progress(std::ssize(piece));
+      bytes = bytes.subspan(piece.size());
+    }
+  });
   return sum.value();
+}
+
+int64_t checksum_bytes(const ModelFiles& files) {
+  int64_t bytes = 0;
+  for_each_tensor(
+      files, [&](const StoredTensor& tensor) { bytes = checked_add(bytes, tensor.size_bytes()); });
+  return bytes;
 }
 
 uint32_t tokenizer_fingerprint(const Tokenizer& tokenizer) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/file.h"
+#include "base/progress_callback.h"
 #include "learners/learner.h"
 #include "session/model_files.h"
 #include "text/chat/chat_template.h"
@@ -27,7 +28,8 @@ std::string inputs_fingerprint(const ModelFiles& files, const Tokenizer& tokeniz
                                const ChatFormat& format, const Learner* learner = nullptr);
 
 // A checksum of the whole model with every byte of the weights, for what takes much longer than
-// reading them once.
-uint32_t model_checksum(const ModelFiles& files);
+// reading them once. `progress` counts bytes, of checksum_bytes() in all.
+uint32_t model_checksum(const ModelFiles& files, const ProgressCallback& progress = {});
+int64_t checksum_bytes(const ModelFiles& files);
 
 }  // namespace jackscrew

@@ -99,8 +99,9 @@ void move_files(const fs::path& from, const fs::path& to) {
     if (error) {
       throw Error(
           ErrorKind::generic,
-          fmt::format("cannot move {} to {}: {}", path.string(), to.string(), error.message()),
-          fmt::format("the result is whole in {}", from.string()));
+          fmt::format("cannot move {} to {}: {}; of the result, what is not there yet is in {}",
+                      path.string(), to.string(), error.message(), from.string()),
+          "move it there");
     }
   }
   sync_directory(to);

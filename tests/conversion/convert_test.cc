@@ -158,6 +158,51 @@ TEST_F(SlowConversion, Nf4IsThatOfMemory) {
   EXPECT_EQ(config["quantization_config"]["bnb_4bit_quant_type"], "nf4");
 }
 
+// Codes and scales are copied: encoding again would not find the same scales of every code.
+TEST_F(SlowConversion, Nf4StaysAsItIs) {
+  answer(
+      fmt::format("quantize model={} data={} output_dir={} format=hf storage=nf4 "
+                  "sequence_len=64 calibration_sequences=8",
+                  path("base"), tiny_.data(), path("n")));
+  const std::string before = read_text(path("n") + "/model.safetensors");
+  for (const std::string how : {"storage=keep", "storage=nf4"}) {
+    SCOPED_TRACE(how);
+    const json said = answer(
+        fmt::format("export model={} {} output_dir={} overwrite=true", path("n"), how, path("k")));
+    EXPECT_EQ(said["storage"]["nf4"]["tensors"], 14);
+    EXPECT_EQ(said["notes"].size(), 0u) << said["notes"];
+    EXPECT_TRUE(read_text(path("k") + "/model.safetensors") == before);
+    EXPECT_TRUE(read_text(path("k") + "/config.json") == read_text(path("n") + "/config.json"));
+  }
+  // What an adapter is merged into becomes f32, and bitsandbytes is told so.
+  train_adapter("adapter", "model=" + path("n") + " lora_target_modules=q_proj");
+  const json merged = answer(fmt::format("merge model={} adapter={} output_dir={} {}", path("n"),
+                                         path("adapter"), path("m"), eval()));
+  EXPECT_EQ(merged["storage"]["nf4"]["tensors"], 12);
+  EXPECT_NEAR(merged["loss"], merged["reference_loss"], 1e-6);
+  const json config = json::parse(read_text(path("m") + "/config.json"))["quantization_config"];
+  EXPECT_EQ(config["llm_int8_skip_modules"], (json{"lm_head", "model.layers.0.self_attn.q_proj",
+                                                   "model.layers.1.self_attn.q_proj"}));
+  const SafetensorsFile from(path("n") + "/model.safetensors"),
+      to(path("m") + "/model.safetensors");
+  int64_t same = 0;
+  for (const SafetensorsEntry& entry : to.entries()) {
+    if (entry.name.find("q_proj") != std::string::npos) continue;
+    EXPECT_TRUE(std::ranges::equal(entry.bytes, from.find(entry.name)->bytes)) << entry.name;
+    ++same;
+  }
+  EXPECT_GE(same, 12 * 4);
+}
+
+TEST_F(SlowConversion, Nf4IsNotWrittenToAGgufFile) {
+  answer(fmt::format("export model={} output_dir={} storage=nf4", path("base"), path("n")));
+  const json said = answer(fmt::format("export model={} output={}", path("n"), path("n.gguf")));
+  EXPECT_NE(said["notes"].dump().find("14 weights are written in f32 instead of nf4: it is not "
+                                      "written to such files"),
+            std::string::npos)
+      << said["notes"];
+}
+
 TEST_F(SlowConversion, AMergeThatLosesTooMuchLeavesNothing) {
   // What was learned by heart is what coarse codes lose.
   train_adapter("adapter", "max_steps=60 modules_to_save=embed_tokens,lm_head");

@@ -4,8 +4,11 @@
 #include <limits>
 
 #include "conversion/calibration.h"
+#include "conversion/gptq_rounder.h"
+#include "conversion/quantise.h"
 #include "tests/conversion/quantise_rig.h"
 #include "tests/support/errors.h"
+#include "tests/support/golden.h"
 
 namespace jackscrew {
 namespace {
@@ -109,6 +112,23 @@ TEST_F(SlowQuantise, RoundsAMergedModel) {
     EXPECT_NEAR(apart["reference_loss"], at_once["reference_loss"], 1e-6);
     EXPECT_GT(std::abs(at_once["reference_loss"].get<double>() - loss(base)), 1e-3);
   }
+}
+
+// What an unfinished quantisation is known by. To read all of the model can take minutes: whoever
+// stops the command then need not wait for them.
+TEST_F(SlowQuantise, SettingsTellInputsApart) {
+  tiny_.must_train("adapter", "init=pretrained method=lora max_steps=1 model=" + path("base"));
+  const auto settings = [&](const std::string& weight, const ProgressStyle& style = {}) {
+    const Recipe recipe = make_recipe({"model=" + path("base"), "adapter=" + path("adapter"),
+                                       "adapter_weight=" + weight, "bits=4"});
+    return quantisation_settings(recipe, ConvertedModel(recipe), *make_gptq_rounder(recipe), {},
+                                 style);
+  };
+  EXPECT_EQ(settings("0.1234567"), settings("0.1234567"));
+  EXPECT_NE(settings("0.1234567"), settings("0.1234568"));
+  ProgressStyle style;
+  style.check = [] { throw Error(ErrorKind::interrupted, "stopped"); };
+  expect_message(ErrorKind::interrupted, "stopped", [&] { settings("1", style); });
 }
 
 TEST_F(SlowQuantise, Refusals) {

@@ -76,6 +76,34 @@ TEST_F(SlowUnfinished, InterruptedAtAnyMoment) {
   }
 }
 
+// GNU timeout sends one to the process and one to its group.
+TEST_F(SlowUnfinished, OneRequestThatComesTwiceIsOne) {
+  for (const auto& [name, command] : commands()) {
+    SCOPED_TRACE(name);
+    const fs::path output = path(name);
+    Child child(command + output.string() + " --quiet", tiny_.path("said"));
+    ASSERT_TRUE(child.waits_for_signals());
+    for (int i = 0; i < 3; ++i) {
+      child.signal(SIGTERM);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // or they would arrive as one
+    }
+    EXPECT_EQ(child.wait(), 130);
+    EXPECT_NE(tiny_.text("said").find("interrupted"), std::string::npos) << tiny_.text("said");
+    EXPECT_FALSE(fs::exists(output));
+    EXPECT_FALSE(fs::exists(output.string() + ".jackscrew-part"));
+  }
+}
+
+TEST_F(SlowUnfinished, NohupKeepsThemFromEndingWithTheirTerminal) {
+  for (const auto& [name, command] : commands()) {
+    SCOPED_TRACE(name);
+    Child child(command + path(name) + " --quiet", tiny_.path("said"), "nohup");
+    ASSERT_TRUE(child.waits_for_signals());
+    EXPECT_EQ(child.stop(SIGHUP), 0) << tiny_.text("said");
+    EXPECT_TRUE(fs::exists(path(name)));
+  }
+}
+
 // They know how much they will write.
 TEST_F(SlowUnfinished, OnASmallDisk) {
   const fs::path disk = tiny_.path("disk");

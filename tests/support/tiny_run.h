@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -143,6 +144,18 @@ class Child {
   int stop(int number) {
     signal(number);
     return wait();
+  }
+  // Waits until it acts on signals, or ends; whether it does. Until then a signal does what it does
+  // to any program that starts.
+  bool waits_for_signals() {
+    return until([&] {
+      std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
+      for (std::string line; std::getline(status, line);) {
+        if (line.starts_with("SigBlk:"))
+          return line.find_first_of("123456789abcdef", 7) != std::string::npos;
+      }
+      return false;
+    });
   }
   // Waits until `condition` holds or the run ends; whether it held.
   template <class Condition>

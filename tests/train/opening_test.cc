@@ -162,5 +162,24 @@ TEST(Opening, AChecksumReadsEveryByte) {
   EXPECT_NE(checksum(), before);
 }
 
+// In pieces, of a file whose largest tensor is longer than one.
+TEST(Opening, AChecksumSaysHowFarItIs) {
+  const TinyRun tiny("checksum_progress");
+  tiny.must_train("large", "method=full max_steps=1 tokenizer=bytes init=random model=" +
+                               tiny.file("large.json", R"({
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 300000,
+    "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": true})"));
+  const ModelFiles files = open_model(tiny.path("large").string());
+  int64_t done = 0, most = 0;
+  model_checksum(files, [&](int64_t bytes) {
+    done += bytes;
+    most = std::max(most, bytes);
+  });
+  EXPECT_EQ(done, checksum_bytes(files));
+  EXPECT_GT(done, 300000 * 16 * 4);
+  EXPECT_LT(most, 300000 * 16 * 4);
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -244,5 +244,27 @@ TEST(SlowResult, NothingIsWrittenBesideTheModelsOwnFiles) {
   EXPECT_EQ(contents(tiny.path("elsewhere")).size(), 1u);
 }
 
+// Files that are there by then have left the place where the result was made.
+TEST(SlowResult, AResultThatCannotBeMovedSaysWhereItIs) {
+  const TinyRun tiny("half_moved");
+  const std::string settings = "method=full gradient_accumulation_steps=10 max_steps=60";
+  Child child(tiny.train("out", settings), tiny.path("said"));
+  ASSERT_TRUE(child.until([&] { return fs::exists(tiny.path("out/train_log.jsonl")); }));
+  fs::create_directories(tiny.path("out/model.safetensors/mine"));
+  EXPECT_EQ(child.wait(), 1);
+  const std::string said = tiny.text("said");
+  const fs::path staging = tiny.path("out/.jackscrew-result");
+  EXPECT_NE(said.find("of the result, what is not there yet is in " + staging.string()),
+            std::string::npos)
+      << said;
+  EXPECT_TRUE(fs::exists(tiny.path("out/config.json")));
+  EXPECT_FALSE(fs::exists(staging / "config.json"));
+  EXPECT_TRUE(fs::exists(staging / "model.safetensors"));
+  fs::remove_all(tiny.path("out/model.safetensors"));
+  tiny.must_train("out", settings);
+  tiny.must_train("whole", settings);
+  EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <fstream>
 #include <random>
 #include <thread>
 #include <tuple>
@@ -56,17 +55,6 @@ class SlowSignals : public ::testing::TestWithParam<const char*> {
   std::mt19937 random_{static_cast<uint32_t>(::testing::UnitTest::GetInstance()->random_seed())};
 };
 
-// Until then a signal does what it does to any program that starts.
-bool waits_for_signals(Child& child) {
-  return child.until([&] {
-    std::ifstream status("/proc/" + std::to_string(child.pid()) + "/status");
-    for (std::string line; std::getline(status, line);) {
-      if (line.starts_with("SigBlk:")) return line.find_first_of("123456789abcdef", 7) != line.npos;
-    }
-    return false;
-  });
-}
-
 // Whether a run has logged such an event; its last line may be half written.
 bool has_logged(const TinyRun& tiny, const std::string& output, const std::string& event) {
   const std::string log = output + "/train_log.jsonl";
@@ -77,7 +65,7 @@ bool has_logged(const TinyRun& tiny, const std::string& output, const std::strin
 TEST_P(SlowSignals, RequestsToSaveChangeNothing) {
   tiny_.must_train("whole", settings_);
   Child child(tiny_.train("asked", settings_));
-  ASSERT_TRUE(waits_for_signals(child));
+  ASSERT_TRUE(child.waits_for_signals());
   for (int sent = 0; sent < kRequests && child.running(); ++sent) {
     child.signal(SIGUSR1);
     child.signal(sent % 2 == 0 ? SIGWINCH : SIGCHLD);
@@ -94,7 +82,7 @@ TEST_P(SlowSignals, AStopSavesAndTheRunGoesOn) {
     const std::array signals = {SIGINT, SIGTERM, SIGHUP};
     const int signal = signals[static_cast<size_t>(stops) % signals.size()];
     Child child(tiny_.train("stopped", settings_));
-    if (!waits_for_signals(child)) {
+    if (!child.waits_for_signals()) {
       ASSERT_TRUE(has_logged(tiny_, "stopped", "end"));  // nothing was left to do
       continue;
     }

@@ -1,0 +1,17 @@
+// Checks of values that are to be rounded to codes, or were.
+#pragma once
+
+#include "quant/weight_spec.h"
+#include "tensor/tensor.h"
+
+namespace jackscrew {
+
+// Of w, f32 and contiguous.
+bool all_finite(const Tensor& w);
+// Throws Error(non_finite) where a value is not finite.
+void check_finite(const WeightSpec& weight, const Tensor& w);
+
+// Throws Error(model): f16 cannot represent the values of a weight.
+[[noreturn]] void fail_beyond_f16(const WeightSpec& weight, const char* layout);
+
+}  // namespace jackscrew

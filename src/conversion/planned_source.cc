@@ -13,14 +13,22 @@ StoredTensor& PlannedSource::add(const WeightSpec& weight, FormatPointer format)
   return tensor;
 }
 
+namespace {
+
+[[noreturn]] void fail_of_values() {
+  fail(ErrorKind::generic, "a planned model has no values");
+}
+
+}  // namespace
+
 void PlannedSource::add_stored(const WeightSpec& weight, FormatPointer format) {
-  add(weight, std::move(format));
+  add(weight, std::move(format)).transcode = [](int64_t, int, const StorageSink&) {
+    fail_of_values();
+  };
 }
 
 void PlannedSource::add_computed(const WeightSpec& weight, FormatPointer format) {
-  add(weight, std::move(format)).computed = [](int64_t, int64_t) -> Tensor {
-    fail(ErrorKind::generic, "a planned model has no values");
-  };
+  add(weight, std::move(format)).computed = [](int64_t, int64_t) -> Tensor { fail_of_values(); };
 }
 
 const StoredTensor* PlannedSource::find(std::string_view name) const {

@@ -11,7 +11,8 @@ namespace jackscrew {
 
 class PlannedSource : public WeightSource {
  public:
-  // A weight that is stored in a file in that format.
+  // A weight that is stored in a file in that format; when loading is rehearsed, in an order that
+  // does not let it be read where it lies.
   void add_stored(const WeightSpec& weight, FormatPointer format);
   // A weight that is computed while it is read: it has no stored bytes.
   void add_computed(const WeightSpec& weight, FormatPointer format);

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "conversion/model_output.h"
 #include "conversion/planned_source.h"
+#include "learners/learner.h"
 #include "model/weights.h"
 #include "recipe/quantise_options.h"
 #include "session/knobs.h"
@@ -44,7 +45,7 @@ PlannedModel plan_model(const std::string& origin, const ModelConfig& config,
       int64_t& bytes = model.block_bytes[static_cast<size_t>(weight.layer)];
       bytes = checked_add(bytes, bytes_of(best));
     }
-    source->add_computed(weight, best);
+    source->add_stored(weight, best);
   }
   model.files.source = std::move(source);
   return model;
@@ -56,6 +57,22 @@ RanksPlan rehearse_over(const Recipe& recipe, const ModelFiles& files) {
 
 int64_t budget_of(const Recipe& recipe, int rank) {
   return of_rank(recipe, rank).device_memory.value();
+}
+
+// Else their bits make no difference.
+void require_frozen(const Recipe& recipe, const ModelConfig& config) {
+  const std::vector<WeightSpec> weights = weights_of(config, StageSpec::whole(config));
+  const auto learner = find_learner(recipe.learner).make(recipe.options);
+  learner->plan(weights);
+  for (const WeightSpec& weight : weights) {
+    if (!weight.is_block_matrix() || !learner->changes(weight)) continue;
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("learner={} does not hold the blocks' matrices frozen: no rate of theirs "
+                    "makes it fit",
+                    recipe.learner),
+        "method=lora and method=prompt do");
+  }
 }
 
 // The first rank that needs more than its budget.
@@ -118,6 +135,7 @@ bool rate_fits_a_run(const Recipe& recipe) {
 
 std::vector<StageLimit> limits_that_fit(const Recipe& recipe, const std::string& origin,
                                         const ModelConfig& config, const HeldFormats& formats) {
+  require_frozen(recipe, config);
   const PlannedModel largest = plan_model(origin, config, formats, std::greater<>());
   const PlannedModel least = plan_model(origin, config, formats, std::less<>());
   const RanksPlan most = rehearse_over(recipe, largest.files);
@@ -126,14 +144,6 @@ std::vector<StageLimit> limits_that_fit(const Recipe& recipe, const std::string&
   const Recipe frugal =
       recipe.gradient_checkpointing ? recipe : with_settings(recipe, "gradient_checkpointing=true");
   const RanksPlan fewest = rehearse_over(frugal, least.files);
-  if (fewest.ranks.front().weight_bytes == most.ranks.front().weight_bytes) {
-    throw Error(
-        ErrorKind::usage,
-        fmt::format("learner={} does not hold the blocks' matrices frozen: no rate of theirs "
-                    "makes it fit",
-                    recipe.learner),
-        "method=lora and method=prompt do");
-  }
   if (const auto rank = rank_beyond_budget(recipe, fewest)) {
     const Ledger& ledger = fewest.ranks[static_cast<size_t>(*rank)].ledger;
     throw Error(

@@ -20,6 +20,7 @@ Tensor as_rows(const Tensor& bytes, int64_t row_bytes) {
 
 // Copies rows [begin, end) of a tensor whose rows lie one after another, in the model's order.
 void copy_rows(Ops& ops, const StoredTensor& stored, int64_t begin, int64_t end, const Tensor& to) {
+  if (ops.plans_only()) return;  // a planned tensor has no bytes
   const Tensor from = as_rows(file_tensor(stored.bytes), to.cols());
   if (stored.interleaved_heads == 0) {
     ops.copy(to, from.rows(begin, end));

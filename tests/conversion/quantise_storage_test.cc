@@ -105,7 +105,14 @@ TEST_F(SlowQuantiseStorage, MixesTypesThatFitARun) {
   const json said = answer(quantise("fits.gguf", run_of + " " + memory));
   EXPECT_LE(peak(path("fits.gguf"), memory), budget);
   EXPECT_GE(said["bits"], 4.9);
+  // So does one that trains a head, which is read from another format than it is kept in.
+  const std::string of_head = run_of + " modules_to_save=embed_tokens gradient_checkpointing=true";
+  const int64_t with_head = peak(path("five.gguf"), of_head.substr(run_of.size()));
+  const json fits =
+      answer(quantise("head.gguf", fmt::format("{} device_memory={}B", of_head, with_head)));
+  EXPECT_GE(fits["bits"], 4.9);
   refused("format=gguf method=lora device_memory=100KiB", 3, {"in the fewest bits"});
+  refused("format=gguf method=rotary device_memory=1GiB", 2, {"does not hold", "method=lora"});
   refused("format=gguf device_memory=1GiB bits=5", 2, {"both bits and device_memory"});
   // The storage that a method implies is not one that was asked for.
   answer(quantise("qlora.gguf", "overwrite=true " + run_of + " method=qlora device_memory=4MiB"));

@@ -113,6 +113,11 @@ CASES = [
                sliding_window=5, max_window_layers=1,
                rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
          model_type="qwen3"),
+    # The second block does not rotate queries and keys.
+    Case("smollm3", 10, [21, 4, 17],
+         llama(61, 32, 44, 3, 4, 2, tied=True, no_rope_layers=[1, 0, 1], pad_token_id=0,
+               rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+         model_type="smollm3"),
 ]
 
 @dataclass
@@ -165,7 +170,8 @@ def write_config(case: Case, directory: Path) -> None:
             **case.config})
         return
     config = AutoConfig.for_model(case.model_type, **case.config)
-    config.architectures = [case.model_type.capitalize() + "ForCausalLM"]
+    name = {"smollm3": "SmolLM3"}.get(case.model_type, case.model_type.capitalize())
+    config.architectures = [name + "ForCausalLM"]
     config.dtype = torch.float32
     config.save_pretrained(directory)
 

@@ -104,6 +104,9 @@ class Parity(Rig):
             "qwen3": dict(hidden=48, ffn=96, layers=3, heads=4, kv_heads=1, tied=False,
                           head_dim=rng.randrange(8, 32, 2), use_sliding_window=True,
                           sliding_window=rng.randrange(8, 40), max_window_layers=1),
+            "smollm3": dict(hidden=48, ffn=96, layers=4, heads=4, kv_heads=2, tied=True,
+                            head_dim=rng.randrange(8, 32, 2),
+                            no_rope_layers=[rng.randrange(2) for _ in range(4)], pad_token_id=0),
         }
         for name, shape in shapes.items():
             directory = self.work / f"tiny_{name}"
@@ -113,7 +116,7 @@ class Parity(Rig):
         tokenizer = tiny_tokenizer(list(TEXTS.values()), 280 + rng.randrange(40))
         tokenizer.save_pretrained(directory)
         config = golden.llama(len(tokenizer), max_position_embeddings=512, **shape)
-        kind = name if name in ("mistral", "qwen2", "qwen3") else "llama"
+        kind = name if name in ("mistral", "qwen2", "qwen3", "smollm3") else "llama"
         golden.write_config(golden.Case(name, self.seed, [], config, model_type=kind), directory)
         model = golden.double_model(directory)
         weights = golden.random_weights(model, rng.randrange(2**31))
@@ -154,11 +157,14 @@ class Parity(Rig):
     def gguf_architectures(self) -> None:
         """GGUF files of other architectures, with tensor names from the gguf package."""
         rng = random.Random(self.seed)
-        for name in ("qwen2", "qwen3"):
+        for name in ("qwen2", "qwen3", "smollm3"):
             directory = self.work / f"gguf_{name}"
             tokenizer = tiny_tokenizer(list(TEXTS.values()), 300)
             tokenizer.save_pretrained(directory)
-            config = golden.llama(len(tokenizer), 64, 96, 2, 4, 2, tied=True, head_dim=32)
+            # Four blocks: the last of SmolLM3's does not rotate.
+            config = golden.llama(len(tokenizer), 64, 96, 4, 4, 2, tied=True, head_dim=32,
+                                  pad_token_id=0,
+                                  rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
             golden.write_config(golden.Case(name, self.seed, [], config, model_type=name), directory)
             model = golden.double_model(directory)
             weights = golden.random_weights(model, rng.randrange(2**31))

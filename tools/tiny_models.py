@@ -9,6 +9,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 
+# Beside "llama", which has the name of Llama and Mistral.
+GGUF_ARCHITECTURES = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3,
+                      "smollm3": gguf.MODEL_ARCH.SMOLLM3}
+
+
 def tiny_tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
     """A byte-level BPE of a few merges, saved as tokenizer.json like any other model's."""
     tokenizer = Tokenizer(models.BPE())
@@ -18,6 +23,11 @@ def tiny_tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast
         vocab_size=vocabulary, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+
+
+def interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows of q and k in the interleaved order of GGUF files of Llama and SmolLM3."""
+    return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
 
 def write_gguf(path: Path, name: str, config: dict, weights: dict[str, torch.Tensor],
@@ -45,9 +55,12 @@ def write_gguf(path: Path, name: str, config: dict, weights: dict[str, torch.Ten
                              for merge in model["merges"]])
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
-    kind = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}[name]
-    names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
+    names = gguf.get_tensor_name_map(GGUF_ARCHITECTURES[name], config["num_hidden_layers"])
     for tensor, value in weights.items():
+        for part, heads in (("q_proj.weight", "num_attention_heads"),
+                            ("k_proj.weight", "num_key_value_heads")):
+            if not name.startswith("qwen") and tensor.endswith(part):
+                value = interleaved(value, config[heads])
         writer.add_tensor(names.get_name(tensor, try_suffixes=(".weight", ".bias")), value.numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -296,6 +296,9 @@ ModelConfig gguf_config(const GgufFile& file) {
   } catch (const Error& error) {
     throw Error(error.kind(), where + ": " + error.what(), error.hint());
   }
+  if (config.architecture->nope) {
+    config.unrotated = unrotated_every(kGgufUnrotatedInterval, config.num_hidden_layers);
+  }
   config.rope_scaling = parse_scaling(file, config);
   config.validate();
   return config;

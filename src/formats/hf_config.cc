@@ -109,7 +109,8 @@ void parse_yarn(const JsonFields& rope, ModelConfig& config) {
 // `rope_theta` stands beside the scaling parameters (version 4) or among them (version 5). If both
 // `rope_scaling` and `rope_parameters` exist, transformers prefers the former unless it is empty.
 void parse_rope(const JsonFields& fields, ModelConfig& config) {
-  config.rope_theta = fields.number("rope_theta", 10000.0);
+  // The default of SmolLM3, and of all others.
+  config.rope_theta = fields.number("rope_theta", config.architecture->nope ? 2e6 : 1e4);
   const json* scaling_field = fields.find("rope_scaling");
   const bool has_scaling = scaling_field != nullptr && !scaling_field->empty();
   const char* key = has_scaling ? "rope_scaling" : "rope_parameters";
@@ -161,8 +162,12 @@ void parse_rope(const JsonFields& fields, ModelConfig& config) {
 // Mistral's window applies to every block; Qwen's, if it is enabled, to the blocks from
 // max_window_layers on. Version 5 lists the kind of each block; the list must agree with that.
 void parse_window(const json& root, const JsonFields& fields, ModelConfig& config) {
-  const bool slides = is_qwen(config) ? fields.boolean("use_sliding_window", false)
-                                      : config.architecture != &llama_architecture();
+  if (config.architecture->nope && fields.boolean("use_sliding_window", false)) {
+    unsupported(fields.where(), "use_sliding_window of SmolLM3", "set it to false in that file");
+  }
+  const bool slides = is_qwen(config)
+                          ? fields.boolean("use_sliding_window", false)
+                          : config.architecture->model_type == std::string_view("mistral");
   if (slides) {
     config.sliding_window = root.contains("sliding_window") ? fields.integer("sliding_window", 0)
                                                             : 4096;  // the default of all
@@ -185,6 +190,23 @@ int64_t parse_head_dim(const JsonFields& fields, const ModelConfig& config) {
          fields.where(), config.hidden_size, config.num_attention_heads);
   }
   return config.hidden_size / config.num_attention_heads;
+}
+
+// no_rope_layers has a 1 for each block that rotates; without it, every no_rope_layer_interval-th
+// does not. The number of blocks has been checked.
+void parse_unrotated(const JsonFields& fields, ModelConfig& config) {
+  if (!config.architecture->nope) return;
+  const auto layers = static_cast<size_t>(config.num_hidden_layers);
+  const std::vector<int64_t> rotates = fields.integers("no_rope_layers");
+  const int64_t interval = fields.integer("no_rope_layer_interval", 4);
+  if ((!rotates.empty() && rotates.size() < layers) || interval <= 0) {
+    fail(ErrorKind::model, "{}: no_rope_layers has {} entries for {} layers, and interval {}",
+         fields.where(), rotates.size(), layers, interval);
+  }
+  config.unrotated = unrotated_every(interval, config.num_hidden_layers);
+  for (size_t layer = 0; layer < std::min(layers, rotates.size()); ++layer) {
+    config.unrotated[layer] = rotates[layer] == 0;
+  }
 }
 
 // An absent id has a default; null means none, as does the -1 of some published files.
@@ -210,7 +232,15 @@ json rope_json(const RopeScaling& scaling) {
   return out;
 }
 
-void add_window(const ModelConfig& config, json& out) {
+// What the architecture has beside Llama.
+void add_own_fields(const ModelConfig& config, json& out) {
+  if (config.architecture->nope) {
+    std::vector<int> rotates;
+    for (const bool unrotated : config.unrotated) rotates.push_back(unrotated ? 0 : 1);
+    out["no_rope_layers"] = rotates;
+    out["use_sliding_window"] = false;
+    return;
+  }
   if (config.architecture == &llama_architecture()) return;
   out["sliding_window"] = config.sliding_window > 0 ? json(config.sliding_window) : json(nullptr);
   if (!is_qwen(config)) return;
@@ -247,6 +277,7 @@ ModelConfig parse_hf_config(const std::string& json_text, const std::string& whe
   ModelConfig config;
   config.architecture = parse_architecture(fields);
   const bool llama = config.architecture == &llama_architecture();
+  const bool nope = config.architecture->nope;
   config.vocab_size = fields.integer("vocab_size");
   config.hidden_size = fields.integer("hidden_size");
   config.intermediate_size = fields.integer("intermediate_size");
@@ -261,21 +292,24 @@ ModelConfig parse_hf_config(const std::string& json_text, const std::string& whe
   config.max_position_embeddings = llama ? fields.integer("max_position_embeddings", 2048)
                                          : fields.integer("max_position_embeddings");
   config.rms_norm_eps = fields.number("rms_norm_eps", 1e-6);
-  config.tie_word_embeddings = fields.boolean("tie_word_embeddings", false);
+  config.tie_word_embeddings = fields.boolean("tie_word_embeddings", nope);  // SmolLM3's default
   config.initializer_range = fields.number("initializer_range", 0.02);
   parse_rope(fields, config);
   parse_window(root, fields, config);
+  // Qwen's files name their tokens; SmolLM3 has Llama 3's, of which one pads.
   const bool qwen = is_qwen(config);
-  config.bos_token_id = parse_token(root, fields, "bos_token_id", qwen ? -1 : 1);
-  config.pad_token_id = parse_token(root, fields, "pad_token_id", -1);
+  const int64_t bos = nope ? 128000 : qwen ? -1 : 1;
+  config.bos_token_id = parse_token(root, fields, "bos_token_id", bos);
+  config.pad_token_id = parse_token(root, fields, "pad_token_id", nope ? 128004 : -1);
   config.eos_token_ids = fields.integers("eos_token_id");
-  if (!root.contains("eos_token_id") && !qwen) config.eos_token_ids = {2};
+  if (!root.contains("eos_token_id") && !qwen) config.eos_token_ids = {bos + 1};
   if (config.eos_token_ids == std::vector<int64_t>{-1}) config.eos_token_ids.clear();
   try {
     config.validate();
   } catch (const Error& error) {
     throw Error(error.kind(), where + ": " + error.what(), error.hint());
   }
+  parse_unrotated(fields, config);
   return config;
 }
 
@@ -301,7 +335,7 @@ std::string write_hf_config(const ModelConfig& config, const std::string& torch_
               {"mlp_bias", false},
               {"torch_dtype", torch_dtype}};
   add_tokens(config, out);
-  add_window(config, out);
+  add_own_fields(config, out);
   // Version 4 reads the first two, version 5 the third; version 5 would also take the first two,
   // but newer tools look for the third alone.
   const json scaling = rope_json(config.rope_scaling);

@@ -78,6 +78,7 @@ Block::Block(const ModelConfig& config, int64_t layer, int64_t first, BlockLayer
       rope_(&rope),
       index_in_stage_(static_cast<size_t>(layer - first)),
       window_(config.window_of(layer)),
+      rotates_(config.rotates(layer)),
       norm1_(layers.norm1),
       norm2_(layers.norm2),
       q_norm_(layers.q_norm),
@@ -114,6 +115,10 @@ Tensor Block::take_linear(Context& context, int64_t tokens, int64_t width) const
 
 void Block::rotate(Context& context, const Batch& batch, const Tensor& x, const Tensor& y,
                    float direction) const {
+  if (!rotates_) {
+    if (x.raw() != y.raw()) convert_to_bf16(context.ops, x, y);
+    return;
+  }
   with_activations(x, y, [&]<class Input, class Activation>(Input, Activation) {
     context.ops.launch(
         RotaryEmbedding<Input, Activation>{

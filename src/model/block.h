@@ -89,6 +89,7 @@ class Block {
   AttentionShape shape(const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k) const;
   // A tensor [tokens, width] of type ActivationTypes::linear, in context.scratch.
   Tensor take_linear(Context& context, int64_t tokens, int64_t width) const;
+  // y may be x. Where the block does not rotate, y is x.
   void rotate(Context& context, const Batch& batch, const Tensor& x, const Tensor& y,
               float direction) const;
   // x [tokens, heads * head_dim] as [tokens * heads, head_dim].
@@ -106,6 +107,7 @@ class Block {
   const RopeTable* rope_;
   size_t index_in_stage_;
   int64_t window_;
+  bool rotates_;
   Norm norm1_, norm2_;
   std::optional<Norm> q_norm_, k_norm_;
   Linear q_, k_, v_, o_, gate_, up_, down_;

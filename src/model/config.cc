@@ -47,10 +47,11 @@ void check_token(const char* name, int64_t id, int64_t vocab_size) {
 }
 
 constexpr Architecture kArchitectures[] = {
-    {"LlamaForCausalLM", "llama", false, false},
-    {"MistralForCausalLM", "mistral", false, false},
-    {"Qwen2ForCausalLM", "qwen2", true, false},
-    {"Qwen3ForCausalLM", "qwen3", false, true},
+    {"LlamaForCausalLM", "llama", false, false, false},
+    {"MistralForCausalLM", "mistral", false, false, false},
+    {"Qwen2ForCausalLM", "qwen2", true, false, false},
+    {"Qwen3ForCausalLM", "qwen3", false, true, false},
+    {"SmolLM3ForCausalLM", "smollm3", false, false, true},
 };
 
 void check_yarn(const RopeScaling& rope) {
@@ -101,6 +102,14 @@ const char* rope_type_name(RopeScaling::Kind kind) {
   return std::find_if(std::begin(kRopeTypes), std::end(kRopeTypes),
                       [&](const RopeType& type) { return type.kind == kind; })
       ->name;
+}
+
+std::vector<bool> unrotated_every(int64_t interval, int64_t layers) {
+  std::vector<bool> unrotated;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    unrotated.push_back((layer + 1) % interval == 0);
+  }
+  return unrotated;
 }
 
 double RopeScaling::yarn_attention_factor(double factor) {

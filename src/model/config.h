@@ -15,6 +15,7 @@ struct Architecture {
   const char* model_type;  // "qwen2", of config.json
   bool qkv_bias;           // biases of q_proj, k_proj and v_proj
   bool qk_norm;            // RMSNorm over each head's queries and keys, before they are rotated
+  bool nope;               // some blocks do not rotate queries and keys: ModelConfig::unrotated
 };
 std::span<const Architecture> architectures();
 // By name; nullptr when it is not one of them.
@@ -74,6 +75,9 @@ struct ModelConfig {
   // on; 0: all of them.
   int64_t sliding_window = 0;
   int64_t first_sliding_layer = 0;
+  // Blocks that do not rotate queries and keys (NoPE; Yang et al. 2025, arXiv 2501.18795): they see
+  // no positions but by the causal mask. Empty: none.
+  std::vector<bool> unrotated;  // [blocks]
   bool tie_word_embeddings = false;
   double initializer_range = 0.02;
   int64_t bos_token_id = -1;           // -1: none
@@ -91,6 +95,12 @@ struct ModelConfig {
   int64_t window_of(int64_t layer) const {
     return layer >= first_sliding_layer ? sliding_window : 0;
   }
+  bool rotates(int64_t layer) const {
+    return unrotated.empty() || !unrotated[static_cast<size_t>(layer)];
+  }
 };
+
+// That every `interval`th block does not rotate, as SmolLM3 has it with 4. `interval` is positive.
+std::vector<bool> unrotated_every(int64_t interval, int64_t layers);
 
 }  // namespace jackscrew

@@ -37,6 +37,7 @@ struct NamedShape {
 };
 constexpr const char* kQwen2 = "Qwen2ForCausalLM";
 constexpr const char* kQwen3 = "Qwen3ForCausalLM";
+constexpr const char* kSmolLM3 = "SmolLM3ForCausalLM";
 constexpr NamedShape kShapes[] = {
     {"llama-9m", 128, 352, 4, 4, 32000, 1024},
     {"llama-20m", 256, 688, 4, 4, 32000, 1024},
@@ -64,6 +65,7 @@ constexpr NamedShape kShapes[] = {
     {"qwen3-1.7b", 2048, 6144, 16, 28, 151936, 40960, 8, kQwen3, true, 128},
     {"qwen3-4b", 2560, 9728, 32, 36, 151936, 40960, 8, kQwen3, true, 128},
     {"qwen3-8b", 4096, 12288, 32, 36, 151936, 40960, 8, kQwen3, false, 128},
+    {"smollm3-3b", 2048, 11008, 16, 36, 128256, 65536, 4, kSmolLM3, true},
 };
 
 ModelConfig shape_config(const NamedShape& shape) {
@@ -79,6 +81,7 @@ ModelConfig shape_config(const NamedShape& shape) {
   config.tie_word_embeddings = shape.tied;
   config.max_position_embeddings = shape.context;
   config.validate();
+  if (config.architecture->nope) config.unrotated = unrotated_every(4, shape.layers);
   return config;
 }
 

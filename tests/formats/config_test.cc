@@ -260,7 +260,32 @@ TEST(HfConfig, ReadsOtherArchitectures) {
                 {"bos_token_id", 151643},
                 {"eos_token_id", 151645}});
   EXPECT_EQ(parse(small).parameter_count(), 596049920);
-  for (const json& text : {mistral, qwen3, small}) {
+  json smollm3 = of_type("SmolLM3ForCausalLM", "smollm3");
+  smollm3.update({{"vocab_size", 128256}, {"num_hidden_layers", 8}});
+  for (const char* key : {"tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id"}) {
+    smollm3.erase(key);
+  }
+  const ModelConfig nope = parse(smollm3);
+  EXPECT_TRUE(nope.rotates(2));
+  EXPECT_FALSE(nope.rotates(3));
+  EXPECT_FALSE(nope.rotates(7));
+  EXPECT_TRUE(nope.tie_word_embeddings);
+  EXPECT_EQ(nope.bos_token_id, 128000);
+  EXPECT_EQ(nope.eos_token_ids, std::vector<int64_t>{128001});
+  EXPECT_EQ(nope.pad_token_id, 128004);
+  smollm3["no_rope_layers"] = {0, 1, 1, 1, 1, 1, 0, 1};
+  EXPECT_EQ(parse(smollm3).unrotated,
+            (std::vector<bool>{true, false, false, false, false, false, true, false}));
+  json wrong = smollm3;
+  wrong["no_rope_layers"] = {1, 1};
+  EXPECT_TRUE(mentions(model_error([&] { parse(wrong); }), "2 entries for 8 layers"));
+  wrong = smollm3;
+  wrong["no_rope_layer_interval"] = 0;
+  EXPECT_TRUE(mentions(model_error([&] { parse(wrong); }), "interval 0"));
+  wrong = smollm3;
+  wrong["use_sliding_window"] = true;
+  EXPECT_TRUE(mentions(model_error([&] { parse(wrong); }), "use_sliding_window of SmolLM3"));
+  for (const json& text : {mistral, qwen3, small, smollm3}) {
     const std::string written = write_hf_config(parse(text), "bfloat16");
     EXPECT_EQ(write_hf_config(parse(json::parse(written)), "bfloat16"), written);
   }

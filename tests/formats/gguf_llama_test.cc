@@ -220,6 +220,11 @@ TEST_F(GgufLlama, ReadsOtherArchitectures) {
   const GgufSource qwen3(good(variant));
   EXPECT_STREQ(qwen3.config().architecture->name, "Qwen3ForCausalLM");
   EXPECT_NE(qwen3.find("model.layers.0.self_attn.q_norm.weight"), nullptr);
+  variant.architecture = "smollm3";
+  const GgufSource smollm3(good(variant));
+  EXPECT_STREQ(smollm3.config().architecture->name, "SmolLM3ForCausalLM");
+  EXPECT_EQ(smollm3.config().unrotated, unrotated_every(4, smollm3.config().num_hidden_layers));
+  EXPECT_NE(smollm3.find("model.layers.0.self_attn.k_proj.weight")->interleaved_heads, 0);
   GgufBuilder builder = gguf_llama();
   builder.u32("llama.attention.sliding_window", 24);
   const ModelConfig mistral = gguf_config(GgufFile(put("mistral.gguf", builder.build())));

@@ -74,7 +74,8 @@ TEST_P(PipelineTest, TwoStagesAreOneModel) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, PipelineTest,
-                         ::testing::Values("gqa_tied", "mha_untied", "qwen2_yarn", "qwen3"),
+                         ::testing::Values("gqa_tied", "mha_untied", "qwen2_yarn", "qwen3",
+                                           "smollm3"),
                          [](const auto& test) { return std::string(test.param); });
 
 // Learns, or pretends to, the weights of the named modules of one layer.

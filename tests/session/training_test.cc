@@ -232,7 +232,7 @@ TEST_P(TrainingTest, Bf16ProductStaysClose) {
 }
 
 const auto kModels =
-    ::testing::Values("gqa_tied", "mha_untied", "odd", "mistral", "qwen2_yarn", "qwen3");
+    ::testing::Values("gqa_tied", "mha_untied", "odd", "mistral", "qwen2_yarn", "qwen3", "smollm3");
 const auto kModelName = [](const auto& test) { return std::string(test.param); };
 INSTANTIATE_TEST_SUITE_P(Models, TrainingTest, kModels, kModelName);
 INSTANTIATE_TEST_SUITE_P(Models, SlowTrainingTest, kModels, kModelName);

@@ -10,7 +10,7 @@ namespace jackscrew {
 inline constexpr const char* kGoldenModels[] = {
     "gqa_tied", "mha_untied", "gqa_untied_rope_linear", "gqa_tied_rope_llama3",
     "odd",      "mistral",    "rope_dynamic",           "qwen2_yarn",
-    "qwen3"};
+    "qwen3",    "smollm3"};
 
 // The largest difference, relative to the largest of the values compared.
 struct GoldenTolerances {

@@ -25,10 +25,13 @@ namespace {
   if (code == ENOSPC || code == EDQUOT) {
     throw FullDisk(kind, what, "free some space on that disk and run again");
   }
+  const bool forbidden = code == EACCES || code == EPERM || code == EROFS || code == ENOTDIR;
   throw Error(kind, what,
               code == ENOENT  ? "check the path"
               : code == EFBIG ? "raise the file size limit (ulimit -f) and run again"
-                              : "");
+              : forbidden && std::string_view(action) == "create"
+                  ? "give a place that can be written to"
+                  : "");
 }
 
 const char* kind_of_file(mode_t mode) {

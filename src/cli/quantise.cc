@@ -13,10 +13,12 @@
 #include "conversion/compare.h"
 #include "conversion/exl2_mixtures.h"
 #include "conversion/exl2_rounder.h"
+#include "conversion/fitting_layouts.h"
 #include "conversion/gptq_rounder.h"
 #include "conversion/quantise.h"
 #include "conversion/rate_fit.h"
 #include "conversion/storage_rounder.h"
+#include "formats/exl2_writer.h"
 #include "session/adapter.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
@@ -131,6 +133,7 @@ RateLimit rate_limit(const Recipe& recipe, const ModelFiles& files, const ModelC
 std::unique_ptr<LayoutRounder> make_fitting_exl2_rounder(const Recipe& recipe,
                                                          const ModelFiles& files,
                                                          const std::string& rest) {
+  require_shapes(files.config, check_exl2_shape);
   const int64_t head_bits = recipe.options.integer("head_bits");
   ModelConfig written = files.config;
   if (head_bits != kExl2PlainHead) written.tie_word_embeddings = false;
@@ -138,6 +141,13 @@ std::unique_ptr<LayoutRounder> make_fitting_exl2_rounder(const Recipe& recipe,
     return exl2_held_formats(weight, head_bits, rest);
   });
   return make_exl2_rounder(recipe, files.config, limit);
+}
+
+std::unique_ptr<LayoutRounder> make_fitting_gptq_rounder(const Recipe& recipe,
+                                                         const ModelFiles& files) {
+  auto rounder = make_gptq_rounder(recipe);
+  require_shapes(files.config, [&](const WeightSpec& weight) { rounder->specs(weight); });
+  return rounder;
 }
 
 // What rounds the model's matrices, and the files that they are written to.
@@ -154,6 +164,7 @@ bool rounds_to_storage(const Recipe& recipe, ModelFormat files) {
 // Types of GGUF, chosen for a rate.
 Quantiser make_mixed_quantiser(const Recipe& recipe, const ConvertedModel& model) {
   const ModelFiles& files = model.result();
+  if (!has_mixed_types(files.config)) fail_to_round(files.config);
   StorageChoice choice{ModelFormat::gguf, kMixedRest, model.base.source.get()};
   std::vector<std::string> ignored;  // about formats that will be chosen
   std::map<std::string, const Format*> rest;
@@ -185,7 +196,7 @@ Quantiser make_quantiser(const Recipe& recipe, const ConvertedModel& model, Mode
   }
   const std::string rest = rest_storage(recipe, model.base);
   auto rounder = recipe.format == "exl2" ? make_fitting_exl2_rounder(recipe, files, rest)
-                                         : make_gptq_rounder(recipe);
+                                         : make_fitting_gptq_rounder(recipe, files);
   auto written = make_layout_files(recipe, files, rest, *rounder, text);
   return {std::move(rounder), std::move(written)};
 }
@@ -274,6 +285,12 @@ int quantise(const Recipe& given) {
   };
   const Recipe lengths = reading(size.sequence_len);
   Quantiser quantiser = make_quantiser(recipe, model, output.format(), size);
+  if (fits_a_run && given.storage != recipe.storage) {
+    warn(
+        fmt::format("method={} implies storage={}, but the run that is planned keeps the written "
+                    "codes: train with storage=keep, the default of method=lora",
+                    recipe.options.text("method"), given.storage));
+  }
   const QuantisationPlan plan(files.config, *quantiser.rounder, *quantiser.files);
   // All data are read first: an error in them is told before the work, and by a dry run too.
   std::optional<Dataset> eval_data;

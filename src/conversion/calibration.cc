@@ -65,9 +65,8 @@ class ObservedProduct : public Product {
   DType activation_dtype() const override { return product_->activation_dtype(); }
   DType operand_dtype() const override { return product_->operand_dtype(); }
 
-  // An input is prepared once for all weights that read it.
   Operand prepare(Context& context, const Tensor& x) const override {
-    is_new_ = true;
+    if (observation_.hessians != nullptr) observation_.hessians->has_new_input_ = true;
     return product_->prepare(context, x);
   }
   void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
@@ -86,19 +85,18 @@ class ObservedProduct : public Product {
   void observe(Ops& ops, const WeightSpec& weight, const Tensor& x) const {
     BlockHessians& hessians = *observation_.hessians;
     auto& inputs = hessians.inputs_;
+    const bool is_new = std::exchange(hessians.has_new_input_, false);
     const auto known = hessians.reads_.find(weight.name);
     if (known == hessians.reads_.end()) {
-      if (is_new_) inputs.push_back(std::make_unique<Hessian>(memory_, x.cols()));
+      if (is_new) inputs.push_back(std::make_unique<Hessian>(memory_, x.cols()));
       hessians.reads_[weight.name] = inputs.size() - 1;
     }
-    if (is_new_) inputs[hessians.reads_[weight.name]]->add(ops, x);
-    is_new_ = false;
+    if (is_new) inputs[hessians.reads_[weight.name]]->add(ops, x);
   }
 
   std::unique_ptr<const Product> product_;
   const Observation& observation_;
   Memory& memory_;
-  mutable bool is_new_ = false;  // the input, to the weights that will read it
 };
 
 struct CalibrationRun::Loaded {

@@ -57,6 +57,8 @@ class BlockHessians {
   friend class ObservedProduct;
   std::vector<std::unique_ptr<Hessian>> inputs_;
   std::map<std::string, size_t> reads_;  // weight name -> index into inputs_
+  // Whether the input that was prepared last, once for all weights that read it, is to be counted.
+  bool has_new_input_ = false;
 };
 
 // What the products of a run record, and which they skip.

@@ -21,7 +21,6 @@ class Exl2Rounder : public LayoutRounder {
     if (quantises_head()) head_ = exl2_head_mixture(head_bits);
     for (const WeightSpec& weight : weights_of(config, StageSpec::whole(config))) {
       if (!weight.is_block_matrix()) continue;
-      check_exl2_shape(weight);
       std::vector<RoundedSize> ways;
       for (const Exl2Mixture& mixture : exl2_mixtures()) {
         const Exl2Groups groups = exl2_groups(mixture, weight.cols);

@@ -4,8 +4,8 @@
 #include <bit>
 
 #include "base/error.h"
-#include "base/parallel.h"
 #include "conversion/column_order.h"
+#include "conversion/for_rows.h"
 #include "conversion/gptq_row.h"
 #include "conversion/value_checks.h"
 
@@ -13,8 +13,6 @@ namespace jackscrew {
 
 namespace {
 
-// Rows per task: enough to be worth handing out, few enough to share among threads.
-constexpr int64_t kRoundedRows = 16;
 constexpr int64_t kLeastGroup = 16, kLargestGroup = 1024;
 
 void check_f16_range(const WeightSpec& weight, const GptqMatrix& matrix, const GptqLayout& layout) {
@@ -71,10 +69,7 @@ GptqMatrix round_gptq(Ops& ops, Memory& memory, const WeightSpec& weight, const 
                               out.zeros.data(),
                               out.scales.data(),
                               errors.view().data<float>()};
-    parallel_for(ops.threads(), ceil_div(rows, kRoundedRows), [&](int64_t task, int) {
-      const int64_t last = std::min(rows, (task + 1) * kRoundedRows);
-      for (int64_t row = task * kRoundedRows; row < last; ++row) round_row(columns, row);
-    });
+    for_rows(ops.threads(), rows, [&](int64_t row) { round_row(columns, row); });
     if (u.empty() || end == cols) continue;
     ops.gemm(errors.view().columns(0, end - begin), Transpose::no,
              u.rows(begin, end).columns(end, cols), Transpose::no, w.columns(end, cols),

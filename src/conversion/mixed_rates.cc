@@ -10,6 +10,12 @@
 
 namespace jackscrew {
 
+namespace {
+
+constexpr double kMostBits = 8.0;  // that the option bits has
+
+}  // namespace
+
 size_t MixedRates::group_of(const WeightSpec& weight) const {
   if (!counts_memory()) return 0;
   const auto stage =
@@ -54,11 +60,14 @@ void MixedRates::check() const {
                               human_bytes(least), human_bytes(limit_bytes(i))),
                   "raise device_memory, or take a smaller model or a shorter sequence_len");
     }
+    const double bits = std::ceil(8.0 * static_cast<double>(least) / elements_ * 1000.0) / 1000.0;
     throw Error(
         ErrorKind::usage,
         fmt::format("no mixture of this model's matrices comes to bits={:g}", limit_.bits),
-        fmt::format("with all that is stored of them, the least is bits={:.3f}",
-                    std::ceil(8.0 * static_cast<double>(least) / elements_ * 1000.0) / 1000.0));
+        fmt::format("with all that is stored of them, the least is bits={:.3f}{}", bits,
+                    bits > kMostBits
+                        ? ", more than bits can be: storage=q8_0 output=FILE.gguf needs no rate"
+                        : ""));
   }
 }
 

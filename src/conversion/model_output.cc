@@ -55,9 +55,11 @@ constexpr const char* kOtherFiles[] = {".bin",  ".safetensors", ".pt",  ".pth", 
 
 ModelFormat format_of(const Recipe& recipe, const fs::path& target) {
   const std::string ending = lower_case(target.extension().string());
-  if (recipe.format == "hf" && has_gguf_name(target)) {
+  const bool is_gguf = is_gguf_output(recipe.format, target);
+  if (!is_gguf && has_gguf_name(target)) {
     throw Error(ErrorKind::usage,
-                fmt::format("format is hf, but {} has the name of a GGUF file", target.string()),
+                fmt::format("format is {}, but {} has the name of a GGUF file", recipe.format,
+                            target.string()),
                 "leave format out, or name a directory");
   }
   // A directory's name may well have a dot: SmolLM2-1.7B.
@@ -70,7 +72,7 @@ ModelFormat format_of(const Recipe& recipe, const fs::path& target) {
             "the name of a GGUF file ends in .gguf; output_dir={} writes a directory of this name",
             shell_word(target.string())));
   }
-  return is_gguf_output(recipe.format, target) ? ModelFormat::gguf : ModelFormat::hf;
+  return is_gguf ? ModelFormat::gguf : ModelFormat::hf;
 }
 
 // Whether an entry of a model's directory is a part of a model.

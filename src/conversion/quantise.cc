@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/process_memory.h"
 #include "base/text.h"
+#include "conversion/fitting_layouts.h"
 #include "conversion/quantise_blocks.h"
 #include "conversion/rate_fit.h"
 #include "model/weights.h"
@@ -131,11 +132,7 @@ QuantisationPlan::QuantisationPlan(const ModelConfig& config, const Rounder& rou
     report_.matrices.push_back({weight, 0.0, std::numeric_limits<double>::quiet_NaN()});
     least_tokens_ = std::max(least_tokens_, weight.cols);
   }
-  if (rounded.empty()) {
-    throw Error(ErrorKind::model,
-                "none of this model's matrices can be rounded so: their rows do not fill blocks",
-                "export writes it, with them in f16; bits=4 without a storage writes GPTQ");
-  }
+  if (rounded.empty()) fail_to_round(config);
   report_.notes = rounder.notes(rounded);
   report_.notes.insert(report_.notes.end(), files.notes().begin(), files.notes().end());
   set_bits(report_, rounder);
@@ -173,15 +170,21 @@ QuantisationSettings quantisation_settings(const Recipe& recipe, const Converted
   settings["sequence_len"] = std::to_string(text.sequence_len);
   settings["data"] = sum(crc32c(
       {reinterpret_cast<const uint8_t*>(text.ids.data()), text.ids.size() * sizeof(int32_t)}));
+  std::vector<std::string> adapters;
+  std::vector<double> weights;
   for (const WeightedAdapter& adapter : model.adapters) {
     const fs::path directory = adapter.directory;
     Crc32c crc;
     for (const char* name : {kPeftWeightsFile, kAdapterConfig}) {
       crc.add(MappedFile(directory / name).bytes());
     }
-    std::string& adapters = settings["adapter"];
-    adapters +=
-        fmt::format("{}{} x {}", adapters.empty() ? "" : " + ", adapter.weight, sum(crc.value()));
+    adapters.push_back(sum(crc.value()));
+    weights.push_back(adapter.weight);
+  }
+  if (adapters.empty()) return settings;
+  settings["adapter"] = fmt::format("{}", fmt::join(adapters, ","));
+  if (std::ranges::any_of(weights, [](double weight) { return weight != 1.0; })) {
+    settings["adapter_weight"] = fmt::format("{}", fmt::join(weights, ","));
   }
   return settings;
 }

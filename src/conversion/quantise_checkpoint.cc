@@ -32,19 +32,47 @@ bool is_own(const std::string& name) {
          (is_part && name.ends_with(".safetensors"));
 }
 
-std::string shown(const QuantisationSettings& settings, const std::string& name) {
-  const auto found = settings.find(name);
-  return found == settings.end() ? "not set" : found->second;
+// A setting whose value is a checksum of what was read, which tells nobody anything.
+struct Content {
+  std::string_view name;
+  const char* changed;
+  std::vector<std::string> cut_by;  // settings that change it, too
+};
+
+const Content* find_content(std::string_view name) {
+  static const Content kContents[] = {
+      {"adapter", "adapter is another", {}},
+      {"data", "data comes to other tokens", {"calibration_sequences", "sequence_len"}},
+      {"model", "model is another", {}}};
+  const auto* found = std::ranges::find(kContents, name, &Content::name);
+  return found == std::end(kContents) ? nullptr : found;
 }
 
 // The settings whose values differ: "bits was 3 and is 4 now".
 std::string changes(const QuantisationSettings& then, const QuantisationSettings& now) {
+  const auto value_of = [](const QuantisationSettings& settings, const std::string& name) {
+    const auto found = settings.find(name);
+    return found == settings.end() ? std::string("not set") : found->second;
+  };
+  const auto differs = [&](const std::string& name) {
+    return value_of(then, name) != value_of(now, name);
+  };
   QuantisationSettings all = then;
   all.insert(now.begin(), now.end());
   std::vector<std::string> out;
-  for (const auto& [name, value] : all) {
-    const std::string before = shown(then, name), after = shown(now, name);
-    if (before != after) out.push_back(fmt::format("{} was {} and is {} now", name, before, after));
+  for (const auto& entry : all) {
+    const std::string& name = entry.first;
+    if (!differs(name)) continue;
+    if (const Content* content = find_content(name)) {
+      if (std::ranges::any_of(content->cut_by, differs)) continue;
+      const bool both = then.contains(name) && now.contains(name);
+      out.push_back(both                 ? content->changed
+                    : now.contains(name) ? name + " was not set and is now"
+                                         : name + " was set and is not now");
+    } else {
+      out.push_back(
+          fmt::format("{} was {} and is {} now", name, value_of(then, name), value_of(now, name)));
+    }
   }
   return fmt::format("{}", fmt::join(out, ", "));
 }
@@ -96,7 +124,7 @@ void QuantisationCheckpoint::open(bool replace) {
   if (replace) return begin_anew(what);
   throw Error(ErrorKind::usage, what,
               "repeat those settings to continue; overwrite=true begins anew, or give another "
-              "output_dir");
+              "output");
 }
 
 // Checks everything before anything is used.

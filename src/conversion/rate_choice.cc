@@ -32,9 +32,9 @@ std::vector<size_t> useful_options(const std::vector<RateOption>& options) {
   return useful;
 }
 
-class Choice {
+class CheapestChoice {
  public:
-  Choice(const Items& items, int64_t limit) : items_(items), limit_(limit) {
+  CheapestChoice(const Items& items, int64_t limit) : items_(items), limit_(limit) {
     for (const std::vector<RateOption>& options : items) useful_.push_back(useful_options(options));
     least_remaining_size_.assign(items.size() + 1, 0);
     for (size_t i = items.size(); i-- > 0;) {
@@ -176,7 +176,7 @@ class Choice {
 }  // namespace
 
 std::optional<RateChoice> cheapest_choice(const Items& items, int64_t limit) {
-  return Choice(items, limit).find();
+  return CheapestChoice(items, limit).find();
 }
 
 }  // namespace jackscrew

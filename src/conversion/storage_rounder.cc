@@ -166,6 +166,18 @@ bool is_quantised(const std::string& storage) {
   return named == formats.end() || block_rounding(**named).round != nullptr;
 }
 
+// What to do where files of this kind have no such storage.
+std::string other_storage(ModelFormat files, const std::string& storage) {
+  const bool is_gguf = files == ModelFormat::gguf;
+  const auto others = storages_of(is_gguf ? ModelFormat::hf : ModelFormat::gguf);
+  if (is_quantised(storage) && std::ranges::find(others, storage) != others.end()) {
+    return fmt::format("{} takes it", is_gguf ? "format=hf output_dir=DIR" : "output=FILE.gguf");
+  }
+  std::vector<std::string> known = storages_of(files);
+  std::erase_if(known, [](const std::string& name) { return !is_quantised(name); });
+  return fmt::format("quantize writes storage={}", fmt::join(known, " "));
+}
+
 }  // namespace
 
 std::vector<const Format*> mixed_types(const WeightSpec& weight) {
@@ -200,7 +212,11 @@ void check_storage_rounding(const Recipe& recipe, ModelFormat files, bool is_mix
                         : "format=hf needs a storage to quantize to",
                 some);
   }
-  check_storage(files, recipe.storage);
+  try {
+    check_storage(files, recipe.storage);
+  } catch (const Error& error) {
+    throw Error(error.kind(), error.what(), other_storage(files, recipe.storage));
+  }
   if (is_quantised(recipe.storage)) return;
   throw Error(ErrorKind::usage, fmt::format("storage={} is not quantised", recipe.storage),
               fmt::format("export writes it; quantize writes {}", some));

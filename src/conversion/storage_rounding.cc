@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/parallel.h"
 #include "conversion/add_row.h"
 #include "conversion/column_order.h"
+#include "conversion/for_rows.h"
 #include "conversion/value_checks.h"
 #include "quant/row_encoders.h"
 
@@ -13,18 +13,8 @@ namespace jackscrew {
 
 namespace {
 
-// Rows per task: enough to be worth handing out, few enough to share among threads.
-constexpr int64_t kRoundedRows = 16;
 // Columns whose errors reach the rest of the matrix in one product: a multiple of all blocks.
 constexpr int64_t kColumns = 256;
-
-template <class Body>
-void for_rows(const Ops& ops, int64_t rows, const Body& body) {
-  parallel_for(ops.threads(), ceil_div(rows, kRoundedRows), [&](int64_t task, int) {
-    const int64_t last = std::min(rows, (task + 1) * kRoundedRows);
-    for (int64_t row = task * kRoundedRows; row < last; ++row) body(row);
-  });
-}
 
 // Columns [begin, end) of a matrix, a whole number of blocks.
 struct Columns {
@@ -84,7 +74,7 @@ double round_columns(Ops& ops, Memory& memory, const Tensor& w, const Tensor& u,
     const int64_t end = std::min(cols, begin + kColumns);
     const Columns columns{rounding, add_row, w,     u,   errors.view(), weights,
                           order,    places,  begin, end, blocks};
-    for_rows(ops, rows, [&](int64_t row) {
+    for_rows(ops.threads(), rows, [&](int64_t row) {
       columns.round(row);
       const float* of_row = errors.view().data<float>() + row * kColumns;
       for (int64_t i = 0; i < end - begin; ++i) {
@@ -115,7 +105,7 @@ void round_to_nearest(Ops& ops, const Tensor& w, const Format& format, const Sto
     return format.encode(ops, source, storage, {}, scratch);
   }
   const int64_t cols = w.cols(), row_bytes = format.row_bytes(cols);
-  for_rows(ops, w.rows(), [&](int64_t row) {
+  for_rows(ops.threads(), w.rows(), [&](int64_t row) {
     encoder->encode(w.data<float>() + row * cols, cols,
                     storage.bytes.data<uint8_t>() + row * row_bytes);
   });

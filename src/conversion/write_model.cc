@@ -5,11 +5,12 @@
 #include <cmath>
 #include <iostream>
 #include <map>
+#include <sstream>
 
 #include "base/half.h"
 #include "base/map_guard.h"
-#include "base/parallel.h"
 #include "base/text.h"
+#include "conversion/for_rows.h"
 #include "formats/gguf.h"
 #include "formats/gguf_mixtures.h"
 #include "kernels/device.h"
@@ -32,9 +33,6 @@
 namespace jackscrew {
 
 namespace {
-
-// Rows per task: enough to be worth handing out, few enough to share among threads.
-constexpr int64_t kTaskRows = 16;
 
 bool can_hold(ModelFormat files, const Format& format) {
   return files == ModelFormat::hf ? safetensors_dtype(format) != nullptr || &format == &nf4_format()
@@ -82,17 +80,12 @@ bool can_write(const Format& format) {
 }
 
 [[noreturn]] void cannot_be_written(const StorageChoice& choice) {
-  std::string known;
-  for (const RowEncoder& encoder : row_encoders()) {
-    if (can_hold(choice.files, *encoder.format))
-      known += fmt::format(" {}", encoder.format->name());
-  }
   const bool directory = choice.files == ModelFormat::hf;
-  known += fmt::format(" {}", directory ? nf4_format().name() : gguf_mixture_names());
-  throw Error(ErrorKind::usage,
-              fmt::format("storage={} cannot be written to {}", choice.storage,
-                          directory ? "a Hugging Face directory" : "a GGUF file"),
-              "that can have storage=keep or" + known);
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("storage={} cannot be written to {}", choice.storage,
+                  directory ? "a Hugging Face directory" : "a GGUF file"),
+      fmt::format("that can have storage=keep or {}", fmt::join(storages_of(choice.files), " ")));
 }
 
 // The format that the recipe's storage gives to each weight.
@@ -206,11 +199,8 @@ void WeightWriter::write_panel(const ModelTensor& tensor, int64_t heads, int64_t
                                const ProgressCallback& progress, const Fill& fill) {
   const int64_t row_bytes = tensor.row_bytes();
   out_.resize(static_cast<size_t>(checked_mul(end - begin, row_bytes)));
-  parallel_for(threads_, ceil_div(end - begin, kTaskRows), [&](int64_t task, int) {
-    const int64_t first = begin + task * kTaskRows;
-    for (int64_t row = first; row < std::min(end, first + kTaskRows); ++row) {
-      fill(logical_row(row, heads, tensor.spec.rows), out_.data() + (row - begin) * row_bytes);
-    }
+  for_rows(threads_, end - begin, [&](int64_t row) {
+    fill(logical_row(begin + row, heads, tensor.spec.rows), out_.data() + row * row_bytes);
   });
   writer_.write(tensor.spec, out_);
   progress(std::ssize(out_));
@@ -296,6 +286,16 @@ void WeightWriter::encode_whole(const ModelTensor& tensor, const StoredTensor& s
   };
   Arena scratch;
   tensor.format->encode(*ops_, source, out, {}, scratch);
+}
+
+std::vector<std::string> storages_of(ModelFormat files) {
+  std::vector<std::string> names;
+  for (const RowEncoder& encoder : row_encoders()) {
+    if (can_hold(files, *encoder.format)) names.emplace_back(encoder.format->name());
+  }
+  std::istringstream others(files == ModelFormat::hf ? nf4_format().name() : gguf_mixture_names());
+  for (std::string name; others >> name;) names.push_back(name);
+  return names;
 }
 
 const GgufMixture* mixture_of(const StorageChoice& choice) {

@@ -48,10 +48,8 @@ std::vector<uint32_t> words_of_codes(const Exl2Matrix& matrix, const Safetensors
 
 void check_exl2_shape(const WeightSpec& weight) {
   if (weight.cols % kColumnGrain == 0 && weight.cols <= kMostColumns) return;
-  throw Error(ErrorKind::model,
-              fmt::format("{} has {} columns: EXL2 has multiples of {}, up to {}", weight.name,
-                          weight.cols, kColumnGrain, kMostColumns),
-              "format=gptq has fewer demands, GGUF's q8_0 and q4_k other ones");
+  throw Error(ErrorKind::model, fmt::format("{} has {} columns: EXL2 has multiples of {}, up to {}",
+                                            weight.name, weight.cols, kColumnGrain, kMostColumns));
 }
 
 std::vector<SafetensorsSpec> exl2_specs(const WeightSpec& weight, const Exl2Groups& groups) {

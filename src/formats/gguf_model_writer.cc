@@ -15,6 +15,9 @@ namespace jackscrew {
 
 namespace {
 
+constexpr const char* kOtherFiles =
+    "a Hugging Face directory has: output_dir=DIR writes one, and in a run export=hf";
+
 [[noreturn]] void no_place(const std::string& what, const std::string& hint) {
   throw Error(ErrorKind::model, fmt::format("GGUF has no place for {}", what), hint);
 }
@@ -41,8 +44,7 @@ void add_rope(const ModelConfig& config, const std::string& own, GgufMetadata& m
     case RopeScaling::Kind::llama3:  // as factors, see rope_factors()
       return;
     case RopeScaling::Kind::dynamic:
-      no_place("rope scaling \"dynamic\"",
-               "a Hugging Face directory has: give output_dir instead of a .gguf");
+      no_place("rope scaling \"dynamic\"", kOtherFiles);
     case RopeScaling::Kind::linear:
       metadata.add(own + "rope.scaling.type", "linear");
       break;
@@ -57,8 +59,7 @@ void add_rope(const ModelConfig& config, const std::string& own, GgufMetadata& m
       }
       const RopeScaling usual;
       if (!scaling.truncate) {
-        no_place("YaRN with limits that are not rounded to whole pairs",
-                 "a Hugging Face directory has: give output_dir instead of a .gguf");
+        no_place("YaRN with limits that are not rounded to whole pairs", kOtherFiles);
       }
       if (scaling.beta_fast != usual.beta_fast || scaling.beta_slow != usual.beta_slow) {
         metadata.add(own + "rope.scaling.yarn_beta_fast", static_cast<float>(scaling.beta_fast));
@@ -95,7 +96,7 @@ void add_config(const GgufModel& model, const std::vector<ModelTensor>& tensors,
       no_place(config.first_sliding_layer != 0
                    ? std::string("a sliding window of some blocks only")
                    : fmt::format("a sliding window in a model of {}", architecture),
-               "a Hugging Face directory has: give output_dir instead of a .gguf");
+               kOtherFiles);
     }
     metadata.add(own + "attention.sliding_window", unsigned_of(config.sliding_window));
   }

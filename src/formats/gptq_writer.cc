@@ -15,8 +15,7 @@ void check_gptq_shape(const WeightSpec& weight, const GptqLayout& layout) {
     if (count * layout.bits % kWordBits == 0) continue;
     throw Error(ErrorKind::model,
                 fmt::format("{} has {} {}: {} of {} bits fill no whole words of GPTQ", weight.name,
-                            count, what, what, layout.bits),
-                "bits=8 needs multiples of 4, bits=4 of 8, bits=2 of 16, bits=3 of 32");
+                            count, what, what, layout.bits));
   }
 }
 

@@ -1,6 +1,7 @@
 // quantize that is stopped, and goes on.
 #include <algorithm>
 #include <random>
+#include <regex>
 
 #include "tests/conversion/quantise_rig.h"
 
@@ -150,17 +151,30 @@ TEST_P(SlowQuantiseResume, DoesNotBelieveWhatIsDamaged) {
 TEST_P(SlowQuantiseResume, OtherSettingsDoNotGoOn) {
   stop_behind(2, SIGKILL);
   const auto refuse = [&](const std::string& more, const std::vector<std::string>& says) {
-    expect_refused(run(quantise("q", more) + " --quiet" + kErrorsOnly), 2, says);
+    const Outcome outcome = run(quantise("q", more) + " --quiet" + kErrorsOnly);
+    expect_refused(outcome, 2, says);
     EXPECT_GE(done(), 2);
+    // No checksums; what follows from another setting is not named beside it.
+    EXPECT_FALSE(std::regex_search(outcome.out, std::regex("(was|is) [0-9a-f]{8}"))) << outcome.out;
+    EXPECT_EQ(outcome.out.find("data comes") == std::string::npos,
+              more.find("data=") == std::string::npos)
+        << outcome.out;
   };
-  refuse("bits=3", {"q.unfinished", "bits was 4 and is 3 now", "overwrite=true"});
+  refuse("bits=3",
+         {"q.unfinished", "bits was 4 and is 3 now", "overwrite=true", "give another output\n"});
   refuse("damp_percent=0.02", {"damp_percent was 0.01 and is 0.02 now"});
-  refuse("calibration_sequences=7", {"calibration_sequences was 8 and is 7 now", "data was"});
+  refuse("calibration_sequences=7", {"calibration_sequences was 8 and is 7 now"});
+  refuse("sequence_len=32 calibration_sequences=16", {"sequence_len was 64 and is 32 now"});
   std::string text = read_text(tiny_.data());
   text[text.find("number")] = 'N';
-  refuse("data=" + tiny_.file("changed.jsonl", text), {"another quantisation: data was"});
+  refuse("data=" + tiny_.file("changed.jsonl", text),
+         {"another quantisation: data comes to other tokens\n"});
   tiny_.must_train("other", "method=full max_steps=1 seed=2 init=pretrained model=" + path("base"));
-  refuse("model=" + path("other"), {"model was"});
+  refuse("model=" + path("other"), {"another quantisation: model is another\n"});
+  tiny_.must_train("adapter", "method=lora max_steps=1 init=pretrained model=" + path("base"));
+  refuse("adapter=" + path("adapter"), {"another quantisation: adapter was not set and is now\n"});
+  refuse("adapter_weight=0.5 adapter=" + path("adapter"),
+         {"adapter_weight was not set and is 0.5 now"});
   answer(quantise("three", "bits=3"));
   finish_anew({"bits was 4 and is 3 now", "beginning anew"}, "bits=3 overwrite=true", "three");
 }

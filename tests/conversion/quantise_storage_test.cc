@@ -114,8 +114,15 @@ TEST_F(SlowQuantiseStorage, MixesTypesThatFitARun) {
   refused("format=gguf method=lora device_memory=100KiB", 3, {"in the fewest bits"});
   refused("format=gguf method=rotary device_memory=1GiB", 2, {"does not hold", "method=lora"});
   refused("format=gguf device_memory=1GiB bits=5", 2, {"both bits and device_memory"});
-  // The storage that a method implies is not one that was asked for.
-  answer(quantise("qlora.gguf", "overwrite=true " + run_of + " method=qlora device_memory=4MiB"));
+  // The storage that a method implies is neither one that was asked for nor the run's.
+  const Outcome qlora = run(quantise("qlora.gguf", run_of + " method=qlora device_memory=4MiB") +
+                            " --dry-run --quiet" + kErrorsOnly);
+  EXPECT_EQ(qlora.exit_code, 0) << qlora.out;
+  EXPECT_NE(qlora.out.find("method=qlora implies storage=nf4, but"), std::string::npos)
+      << qlora.out;
+  const Outcome lora = run(quantise("lora.gguf", run_of + " device_memory=4MiB") +
+                           " --dry-run --quiet" + kErrorsOnly);
+  EXPECT_EQ(lora.out, "");
 }
 
 // Each stage of a pipeline has the highest rate that its own device has room for.
@@ -199,8 +206,25 @@ TEST_F(SlowQuantiseStorage, RowsOfUnevenWidths) {
       answer(fmt::format("plan model={} {} gradient_checkpointing=true", path("g.gguf"), run_of));
   answer(quantise("fits.gguf", fmt::format("{} overwrite=true {} device_memory={}B", uneven, run_of,
                                            plan["device"]["peak"].get<int64_t>())));
-  refused(train("odd", 100, 260) + " format=gguf storage=q4_k_m", 5,
-          {"none of this model's matrices", "export writes it"});
+  refused(train("tall", 64, 2000) + " format=gguf bits=8", 2,
+          {"no mixture", "more than bits can be: storage=q8_0"});
+  // Hints name what there is for such widths, which is not refused then.
+  const std::string odd = train("odd", 104, 260);
+  const std::string ways =
+      "hint: quantize takes format=gptq bits=8 output_dir=DIR, or format=hf storage=nf4 "
+      "output_dir=DIR; export writes it";
+  for (const std::string how : {"format=gguf storage=q4_k_m", "format=gguf bits=5",
+                                "format=gguf method=lora device_memory=100KiB"}) {
+    refused(odd + " " + how, 5, {"none of this model's matrices", ways});
+  }
+  refused(odd, 5, {"rows of 4 bits fill no whole words", ways});
+  refused(odd + " format=exl2", 5, {"104 columns: EXL2 has multiples of 32", ways});
+  refused(odd + " format=exl2 method=lora device_memory=100KiB", 5, {"104 columns", ways});
+  for (const std::string how : {"format=gptq bits=8", "format=hf storage=nf4"}) {
+    answer(quantise("there_is", odd + " overwrite=true " + how));
+  }
+  refused(train("odder", 92, 92), 5,
+          {"92 rows", "hint: quantize takes format=hf storage=nf4 output_dir=DIR; export"});
 }
 
 TEST_F(SlowQuantiseStorage, GoesOnWhereItWasStopped) {
@@ -224,8 +248,12 @@ TEST_F(SlowQuantiseStorage, Refusals) {
   refused("format=gguf storage=q4_k_m bits=4", 2, {"bits is set", "storage determines it"});
   refused("format=gguf storage=q4_k_m group_size=32", 2, {"group_size is set"});
   refused("format=gguf storage=f16", 2, {"storage=f16 is not quantised", "export"});
-  refused("format=gguf storage=int8", 2, {"storage=int8 cannot be written to a GGUF file"});
-  refused("format=hf storage=q4_k_m", 2, {"storage=q4_k_m cannot be written"});
+  // Nothing is named that is refused as well.
+  refused("format=gguf storage=int8", 2,
+          {"storage=int8 cannot be written to a GGUF file", "quantize writes storage=q8_0 q4_0 "});
+  refused("format=hf storage=int8", 2, {"cannot be written", "quantize writes storage=nf4\n"});
+  refused("format=gguf storage=nf4", 2, {"cannot be written", "format=hf output_dir=DIR takes it"});
+  refused("format=hf storage=q4_k_m", 2, {"storage=q4_k_m cannot be written", "output=FILE.gguf"});
   const Outcome dry = run(quantise_gguf("dry", "q4_k_m", "--dry-run"));
   EXPECT_NE(dry.out.find("14 matrices"), std::string::npos) << dry.out;
   EXPECT_FALSE(fs::exists(path("dry.gguf")));

@@ -163,7 +163,7 @@ TEST_F(SlowQuantise, Refusals) {
     if (format == "auto") {
       expect_refused(outcome, 2, {"group_size is set", "storage determines it"});
     } else {
-      expect_refused(outcome, 4, {"typo.jsonl"});  // said to be a directory
+      expect_refused(outcome, 2, {"format is gptq, but", "has the name of a GGUF file"});
     }
   }
   expect_dry_run("", "14 matrices");

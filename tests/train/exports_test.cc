@@ -177,7 +177,7 @@ TEST_F(SlowExports, AreRefusedBeforeTraining) {
       "rope_scaling": {"rope_type": "dynamic", "factor": 2.0},
       "bos_token_id": 256, "eos_token_id": 257})");
   refused("method=full export=gguf model=" + dynamic, 5,
-          {"export=gguf: GGUF has no place for rope scaling \"dynamic\""});
+          {"export=gguf: GGUF has no place for rope scaling \"dynamic\"", "in a run export=hf"});
 }
 
 TEST_F(SlowExports, OfSeveralRanksAreThoseOfOne) {

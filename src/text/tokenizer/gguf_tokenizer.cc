@@ -15,7 +15,7 @@ namespace jackscrew {
 namespace {
 
 constexpr const char* kOtherFormat =
-    "a Hugging Face directory can have it: give output_dir instead of a .gguf";
+    "a Hugging Face directory can have it: output_dir=DIR writes one, and in a run export=hf";
 
 PieceType piece_type(const TokenizerData& data, size_t id) {
   const TokenKind kind = data.kinds.empty() ? TokenKind::normal : data.kinds[id];

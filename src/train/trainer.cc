@@ -263,7 +263,9 @@ class Trainer {
                 fmt::format("stopped before the last answers for the report; the result is whole "
                             "in {}",
                             claim_->path().string()),
-                fs::exists(result_checkpoint(step)) ? again() + " for the answers" : "");
+                fs::exists(result_checkpoint(step))
+                    ? same_command_again(recipe_) + " for the answers"
+                    : "");
   }
 
   bool stop_requested() const { return console_.stop != nullptr && console_.stop->load(); }
@@ -415,13 +417,11 @@ class Trainer {
     throw Error(ErrorKind::interrupted, fmt::format("stopped after step {}", done), how_to_go_on());
   }
 
-  std::string again() const {
-    return fmt::format("run the same command again{}",
-                       recipe_.overwrite ? " without overwrite=true" : "");
-  }
-
   std::string how_to_go_on() const {
-    return fmt::format("{} to continue from {}", again(), checkpoint_.string());
+    // Where nothing was saved since, the command begins where this one did.
+    const std::string again = checkpoint_ == start_.checkpoint ? "run the same command again"
+                                                               : same_command_again(recipe_);
+    return fmt::format("{} to continue from {}", again, checkpoint_.string());
   }
 
   void write_result(int64_t done) {

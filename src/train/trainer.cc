@@ -35,8 +35,8 @@ namespace {
 class Trainer {
  public:
   Trainer(const Recipe& recipe, const TrainConsole& console, Transport* transport)
-      : recipe_(
-            with_lanes(with_adapter_options(recipe), transport == nullptr ? 1 : transport->size())),
+      : recipe_(with_lanes(with_adapter_options(of_rank(recipe, 0)),
+                           transport == nullptr ? 1 : transport->size())),
         console_(console),
         files_(open_model(recipe.model, recipe.adapter, recipe.tokenizer)),
         tokenizer_(make_tokenizer(recipe.tokenizer, files_)),
@@ -47,7 +47,7 @@ class Trainer {
     };
     check_model();
     check_exports(recipe_, files_);
-    crew_.emplace(recipe_, files_, transport);
+    crew_.emplace(recipe_, files_, transport, recipe.to_yaml());
     check_output_dir(recipe_);
     claim_.emplace(recipe_.output_dir);
     data_ = read_run_data(recipe_, files_, tokenizer_, console_.style, claim_->path());
@@ -481,7 +481,7 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
   std::shared_ptr<Trainer> trainer;
   const auto in_common_work = [&] { return trainer && trainer->is_in_common_work(); };
   try {
-    trainer = std::make_shared<Trainer>(of_rank(recipe, 0), console, transport);
+    trainer = std::make_shared<Trainer>(recipe, console, transport);
     trainer->run();
   } catch (const std::exception& exception) {
     const Error error = error_of(exception);

@@ -101,8 +101,10 @@ OptionValue default_value(const OptionSpec& spec, size_t table) {
   if (spec.type == OptionType::bytes && bare) {
     // Nobody has a thousand TiB, and nobody wants less than a MiB.
     constexpr double kLeastBytes = 1048576.0;
-    hint =
-        fmt::format("write the unit: {}={}{}", spec.name, text, *bare < kLeastBytes ? "GiB" : "B");
+    const std::string with_unit = fmt::format("{}{}", text, *bare < kLeastBytes ? "GiB" : "B");
+    hint = is_valid_item(spec, with_unit)
+               ? fmt::format("write the unit: {}={}", spec.name, with_unit)
+               : fmt::format("leave it out, or write a size: {}=16GiB", spec.name);
   }
   if (explanation != nullptr) hint = explanation;
   const bool is_bounded = spec.max < 0x1p63;  // then the error says by what
@@ -241,7 +243,7 @@ void OptionSet::add(const OptionTable& table) {
 const char* OptionSet::explanation(std::string_view name) const {
   const std::string wanted = canonical_name(name);
   for (const ForeignName& foreign : foreign_) {
-    if (contains(split_words(foreign.names), wanted)) return foreign.hint;
+    if (contains(split_words(canonical_name(foreign.names)), wanted)) return foreign.hint;
   }
   return nullptr;
 }

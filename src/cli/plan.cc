@@ -139,8 +139,17 @@ void print_verdict(const Recipe& recipe, const SessionPlan& plan, const Device& 
 void print_advice(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan) {
   const std::vector<Advice> all = memory_advice(recipe, files, plan);
   if (!all.empty()) fmt::print("what would help\n");
+  const bool device_fits = !recipe.device_memory || plan.ledger.peak <= *recipe.device_memory;
+  const bool host_fits = !recipe.host_memory || plan.host.peak <= *recipe.host_memory;
+  // Where one side does not fit, that is the side to help, if it can; else that of the larger
+  // saving.
+  const auto helps_host = [&](const Advice& advice) {
+    if (!device_fits && host_fits) return advice.device_saving <= 0;
+    if (device_fits && !host_fits) return advice.host_saving > 0;
+    return advice.host_saving > advice.device_saving;
+  };
   for (const Advice& advice : all) {
-    const bool host = advice.host_saving > advice.device_saving;
+    const bool host = helps_host(advice);
     fmt::print("  -{:<12}{:<8}to {:<12} {}   ({})\n",
                human_bytes(host ? advice.host_saving : advice.device_saving),
                host ? "host" : "device", human_bytes(host ? advice.host : advice.device),

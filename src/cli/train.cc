@@ -80,7 +80,9 @@ TransportOptions transport_options(const Recipe& recipe) {
 }
 
 // Any failure of this rank ends all ranks, since the others wait for it.
-int serve_or_end_all(Transport& transport, const std::optional<Error>& wrong_arguments) {
+// `given` is the recipe of its arguments, as YAML.
+int serve_or_end_all(Transport& transport, const std::optional<Error>& wrong_arguments,
+                     const std::string& given) {
   const auto report = [&](const char* what, const std::string& hint, ErrorKind kind) {
     const std::string whose =
         fmt::format("rank {} on {}", transport.rank(), transport.host(transport.rank()));
@@ -88,7 +90,7 @@ int serve_or_end_all(Transport& transport, const std::optional<Error>& wrong_arg
   };
   try {
     if (wrong_arguments) throw Error(*wrong_arguments);
-    serve(transport);
+    serve(transport, given);
     // Also where the run has failed: mpirun kills the others once a rank ends with another code,
     // and rank 0 may not have said yet what is wrong.
     return 0;
@@ -153,7 +155,9 @@ int train_until_stopped(const Recipe& recipe) {
   console.phase = &requests.phase();
   const std::unique_ptr<Transport> transport = open_transport(transport_options(recipe));
   // A launcher may not say in the environment which rank this is.
-  if (transport != nullptr && transport->rank() != 0) return serve_or_end_all(*transport, {});
+  if (transport != nullptr && transport->rank() != 0) {
+    return serve_or_end_all(*transport, {}, recipe.to_yaml());
+  }
   try {
     train(recipe, console, transport.get());
   } catch (const RanksLost& error) {
@@ -173,17 +177,19 @@ int serve_until_dismissed(Arguments arguments) {
   std::signal(SIGPIPE, SIG_IGN);
   // Errors in the arguments are usually rank 0's too, which reports them.
   std::optional<Error> wrong_arguments;
+  std::string given;
   TransportOptions options{.ranks = launched_ranks()};
   try {
     const Recipe recipe = read_arguments(arguments, 0, "train");
     if (recipe.print_config) return 0;
     options = transport_options(recipe);
+    given = recipe.to_yaml();
   } catch (const Error& error) {
     wrong_arguments = error;
   }
   options.patience = std::min(launched_rank(), 2) * kReportDelay;
   const std::unique_ptr<Transport> transport = open_transport(options);
-  return serve_or_end_all(*transport, wrong_arguments);
+  return serve_or_end_all(*transport, wrong_arguments, given);
 }
 
 }  // namespace

@@ -390,6 +390,18 @@ Record completion(const RecordJson& record, const RecordFields& fields, const st
       fmt::format("to fine-tune on the chosen answers alone, {}", how));
 }
 
+// Refuses answers that are marked as good or bad, which KTO needs: the bad ones would be learned as
+// well. A label of another type is a class, and nothing that is read.
+void refuse_marked(const RecordJson& record, const std::string& place) {
+  const RecordJson* label = member(record, "label");
+  if (label == nullptr || !label->is_boolean()) return;
+  fail_record(place,
+              "preference data (a \"label\" of true or false); training on preferences, such as "
+              "KTO, is not supported yet",
+              "to fine-tune on the good answers alone, keep the records whose label is true, and "
+              "leave label out of them");
+}
+
 }  // namespace
 
 void fail_record(const std::string& place, const std::string& what, const std::string& hint) {
@@ -425,6 +437,7 @@ Record to_record(const RecordJson& object, const std::string& place, const Recor
   if (!fields.text.empty() && has(fields.text)) {
     return TextRecord{required(object, fields.text, place)};
   }
+  if (has("messages") || (has("prompt") && has("completion"))) refuse_marked(object, place);
   if (has("messages")) return conversation(object, "messages", fields, place);
   if (has("chosen") && has("rejected")) refuse_preferences(object, place);
   if (has("conversations")) return conversation(object, "conversations", fields, place);

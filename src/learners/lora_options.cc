@@ -18,12 +18,13 @@ namespace {
 using nlohmann::json;
 
 constexpr double kMostRank = 4096;
+constexpr double kMostAlpha = 1e6;
 
 constexpr std::array<OptionSpec, 12> kLoraOptions = {{
     {"lora_rank", OptionType::integer, "16", "rank of the adapters", "r lora_r rank", "", 1,
      kMostRank},
     {"lora_alpha", OptionType::number, "auto",
-     "the adapter is scaled by alpha / rank; auto: twice the rank", "alpha", "auto", 0},
+     "the adapter is scaled by alpha / rank; auto: twice the rank", "alpha", "auto", 0, kMostAlpha},
     {"lora_dropout", OptionType::number, "0", "dropout of the adapters' inputs", "", "", 0, 0.99},
     {"lora_target", OptionType::list, "all-linear",
      "modules that get an adapter: all-linear, names or ends of paths, or a regular expression for "
@@ -166,6 +167,12 @@ LoraSettings::LoraSettings(const OptionSet& options)
     throw Error(ErrorKind::usage,
                 fmt::format("{}: rank_pattern has {} for {}, expected a whole number from 1 to {}",
                             options.origin("rank_pattern"), rank, pattern, kMostRank));
+  }
+  for (const auto& [pattern, alpha] : alphas_.numbers()) {
+    if (alpha <= kMostAlpha) continue;
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: alpha_pattern has {} for {}, expected a number of at most {}",
+                            options.origin("alpha_pattern"), alpha, pattern, kMostAlpha));
   }
 }
 

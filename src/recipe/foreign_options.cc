@@ -72,6 +72,10 @@ constexpr ForeignName kOptions[] = {
     {"optimizer=adamw_bnb_8bit optimizer=paged_adamw_8bit", "optimizer=adamw_8bit"},
     {"lr_scheduler_type=constant_with_warmup",
      "lr_scheduler_type=constant; warmup_ratio and warmup_steps apply to it, too"},
+    {"max_steps=-1", "max_steps=0, the default: num_train_epochs says how long the run is"},
+    {"gradient_checkpointing=unsloth", "gradient_checkpointing=true"},
+    {"bias lora_bias", "adapters have no biases here: bias=none is what there is, leave it out"},
+    {"lora_init=true lora_init=True", "lora_init=default, PEFT's true, is there anyway"},
     {"plot_loss", "report.html has the curves"},
 };
 

@@ -102,25 +102,36 @@ void check_learner(const OptionSet& options, std::span<const MethodTable> tables
   }
 }
 
-// Refuses options of learners and products that are not in use, which would silently be ignored.
-// Returns the titles of their tables.
-std::vector<std::string> skip_unused(const OptionSet& options,
-                                     std::span<const MethodTable> tables) {
-  std::vector<std::string> skipped_titles;
+// The tables of learners and products that are not in use.
+std::vector<MethodTable> unused_tables(const OptionSet& options,
+                                       std::span<const MethodTable> tables) {
+  std::vector<MethodTable> unused;
   for (const MethodTable& table : tables) {
-    const std::string& chosen = options.text(table.choice);
-    if (table.name == chosen) continue;
-    skipped_titles.push_back(method_title(table));
+    if (table.name != options.text(table.choice)) unused.push_back(table);
+  }
+  return unused;
+}
+
+// Refuses options of such learners (`choice`) or products, which would silently be ignored.
+// how_to(table) says in a hint how they would be used.
+template <class HowTo>
+void refuse_unused(const OptionSet& options, std::span<const MethodTable> tables,
+                   std::string_view choice, const HowTo& how_to) {
+  for (const MethodTable& table : unused_tables(options, tables)) {
+    if (table.choice != choice) continue;
     for (const OptionSpec& spec : table.options) {
       if (!options.was_set(spec.name)) continue;
       throw Error(ErrorKind::usage,
                   fmt::format("{}: {} is an option of {} {}, but this run has {} {}",
-                              options.origin(spec.name), spec.name, table.choice, table.name,
-                              table.choice, chosen),
-                  fmt::format("leave {} out, or set {}={}", spec.name, table.choice, table.name));
+                              options.origin(spec.name), spec.name, choice, table.name, choice,
+                              options.text(choice)),
+                  fmt::format("leave {} out{}", spec.name, how_to(table)));
     }
   }
-  return skipped_titles;
+}
+
+std::string or_set(const MethodTable& table) {
+  return fmt::format(", or set {}={}", table.choice, table.name);
 }
 
 [[noreturn]] void contradiction(const std::string& what, const std::string& hint) {
@@ -267,12 +278,23 @@ Recipe resolve_recipe(OptionSet options, std::span<const MethodTable> tables) {
   apply_preset(options);
   check_learner(options, tables);
   refuse_tilde(options);
-  recipe.skipped_titles = skip_unused(options, tables);
+  for (const MethodTable& table : unused_tables(options, tables)) {
+    recipe.skipped_titles.push_back(method_title(table));
+  }
+  // The learner of an adapter is not known before its files are read.
+  if (options.list("adapter").empty()) refuse_unused(options, tables, "learner", or_set);
+  refuse_unused(options, tables, "product", or_set);
   resolve_resume(options);
   read_settings(recipe, options);
   recipe.options = std::move(options);
   check_consistency(recipe);
   return recipe;
+}
+
+void refuse_other_learners(const OptionSet& options) {
+  refuse_unused(options, method_tables(), "learner", [&](const MethodTable&) {
+    return fmt::format(": the adapter has learner {}", options.text("learner"));
+  });
 }
 
 void choose_method(OptionSet& options, const std::string& method, const std::string& origin) {

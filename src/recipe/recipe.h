@@ -66,6 +66,10 @@ OptionSet run_options(std::span<const MethodTable> tables);
 // against each other. Throws Error(usage) naming contradictory options.
 Recipe resolve_recipe(OptionSet options, std::span<const MethodTable> tables);
 
+// Throws Error(usage) for options of learners other than the adapter's, which is then in use:
+// without an adapter resolve_recipe() refuses them.
+void refuse_other_learners(const OptionSet& options);
+
 // Sets `method`, and takes back what the preset of the method before has set.
 void choose_method(OptionSet& options, const std::string& method, const std::string& origin);
 

@@ -28,10 +28,13 @@ std::optional<double> number(const json& event, const char* key) {
   if (found == event.end() || !found->is_number()) return std::nullopt;
   return found->get<double>();
 }
-std::string text(const json& event, const char* key) {
+std::optional<std::string> text_if_any(const json& event, const char* key) {
   const auto found = event.find(key);
-  if (found == event.end() || found->is_null()) return {};
+  if (found == event.end() || found->is_null()) return std::nullopt;
   return found->is_string() ? found->get<std::string>() : found->dump();
+}
+std::string text(const json& event, const char* key) {
+  return text_if_any(event, key).value_or("");
 }
 
 class Report {
@@ -203,22 +206,24 @@ class Report {
 
   std::string samples() const {
     struct Answers {
-      std::string prompt, expected, before, after;
+      // Missing: of a run that has not come so far.
+      std::optional<std::string> prompt, expected, before, after;
     };
     std::map<int64_t, Answers> all;
     each("sample", [&](double step, const json& event) {
       Answers& answers = all[static_cast<int64_t>(number(event, "index").value_or(0))];
-      answers.prompt = text(event, "prompt");
-      answers.expected = text(event, "expected");
-      (step == 0 ? answers.before : answers.after) = text(event, "answer");
+      answers.prompt = text_if_any(event, "prompt");
+      answers.expected = text_if_any(event, "expected");
+      (step == 0 ? answers.before : answers.after) = text_if_any(event, "answer");
     });
     if (all.empty()) return {};
     std::string out = "<h2>Answers before and after</h2>\n";
     for (const auto& [index, answers] : all) {
       out += "<div class=\"sample\">";
-      const auto line = [&](const char* name, const std::string& value) {
-        if (value.empty()) return;  // of a run that has not come so far
-        out += fmt::format("<span>{}</span><div>{}</div>", name, html_text(value));
+      const auto line = [&](const char* name, const std::optional<std::string>& value) {
+        if (!value) return;
+        out += fmt::format("<span>{}</span><div>{}</div>", name,
+                           value->empty() ? "(nothing)" : html_text(*value));
       };
       line("prompt", answers.prompt);
       line("before", answers.before);

@@ -229,6 +229,7 @@ Recipe with_adapter_options(Recipe recipe) {
                 "adapters of the matrices of blocks are supported, those of lm_head and "
                 "embed_tokens are not");
   }
+  refuse_other_learners(recipe.options);
   for (const AdapterOption& option : adapter.options) take(recipe.options, option, origin);
   return recipe;
 }

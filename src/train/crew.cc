@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/clock.h"
+#include "base/console.h"
 #include "base/text.h"
 #include "formats/tensor_io.h"
 #include "session/fit.h"
@@ -82,8 +83,12 @@ class Crew::State : public RemoteState {
   Listed listed_;
 };
 
-Crew::Crew(const Recipe& recipe, const ModelFiles& files, Transport* transport)
-    : recipe_(recipe), files_(files), transport_(transport), use_(training_use(recipe)) {
+Crew::Crew(const Recipe& recipe, const ModelFiles& files, Transport* transport, std::string given)
+    : recipe_(recipe),
+      files_(files),
+      transport_(transport),
+      given_(std::move(given)),
+      use_(training_use(recipe)) {
   use_.place.layout = layout_of(recipe, transport == nullptr ? 1 : transport->size());
   use_.place.stage_split = stage_split_of(recipe, files.config, layout().stages);
 }
@@ -146,23 +151,25 @@ std::vector<int> Crew::replicas_of(int rank) const {
 // one fails: ranks that succeeded wait for the next command. Returns the ranks' answers.
 std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void()>& work) {
   std::optional<Error> failure;
+  const auto failed = [&](int rank, const Error& error) {
+    if (failure) return;
+    failure.emplace(error.kind(),
+                    fmt::format("rank {} on {}: {}", rank, transport_->host(rank), error.what()),
+                    error.hint());
+  };
   std::vector<std::vector<uint8_t>> results;
   in_common_work([&] {
     try {
       work();
     } catch (const Error& error) {
-      if (error.kind() == ErrorKind::interrupted) throw;  // do not wait for the other ranks
-      failure = error;
+      // Other ranks are not waited for where this one was interrupted.
+      if (error.kind() == ErrorKind::interrupted || is_alone()) throw;
+      failed(0, error);
     }
     for (int rank = 1; rank < ranks(); ++rank) {
       const std::vector<uint8_t> answer = receive(rank);
       MessageReader in(answer);
-      if (const auto theirs = get_failure(in); theirs && !failure) {
-        failure.emplace(
-            theirs->kind(),
-            fmt::format("rank {} on {}: {}", rank, transport_->host(rank), theirs->what()),
-            theirs->hint());
-      }
+      if (const auto theirs = get_failure(in)) failed(rank, *theirs);
       results.push_back(in.get_vector<uint8_t>());
     }
   });
@@ -179,7 +186,7 @@ SessionPlan Crew::rehearse() {
       MessageWriter open = message(Command::open);
       Place place = use_.place;
       place.rank = rank;
-      put(open.put(std::string(JACKSCREW_VERSION)).put(recipe_.to_yaml()), place);
+      put(open.put(std::string(JACKSCREW_VERSION)).put(recipe_.to_yaml()).put(given_), place);
       put(open, facts);
       send(rank, open);
     }
@@ -191,11 +198,17 @@ SessionPlan Crew::rehearse() {
   if (is_alone()) return plan;
   std::vector<SharedMemory> memory = memory_of(recipe_, plan, transport_->host(0));
   int64_t gradients = plan.gradients;
+  std::set<std::string> others;  // settings that are not rank 0's
   for (const std::vector<uint8_t>& result : results) {
     MessageReader in(result);
     all.push_back(get_facts(in));
     for (auto left = in.get<size_t>(); left > 0; --left) memory.push_back(get_memory(in));
     gradients = checked_add(gradients, in.get<int64_t>());
+    for (std::string& name : get_names(in)) others.insert(std::move(name));
+  }
+  if (!others.empty()) {
+    warn(fmt::format("not all ranks were started with the same {}: rank 0's are used",
+                     fmt::join(others, ", ")));
   }
   require_learning(recipe_.learner, gradients);
   require_alike(all, layout());

@@ -31,16 +31,17 @@ struct RankReport {
 
 class Crew : public ResultSource {
  public:
-  // `transport` is null where there is one rank. Everything must outlive the crew.
-  Crew(const Recipe& recipe, const ModelFiles& files, Transport* transport);
+  // `transport` is null where there is one rank; `given` is the recipe with which this one was
+  // started, as YAML. All that is referred to must outlive the crew.
+  Crew(const Recipe& recipe, const ModelFiles& files, Transport* transport, std::string given);
   ~Crew() override;
 
   const Layout& layout() const { return use_.place.layout; }
   const SessionUse& use() const { return use_; }
 
-  // Every rank rehearses its part; returns rank 0's plan. Throws Error(does_not_fit) where a rank
-  // does not fit, or where the ranks of one machine do not fit together, and the errors of
-  // opening.h.
+  // Every rank rehearses its part; returns rank 0's plan. Warns where ranks were started with
+  // different recipes. Throws Error(does_not_fit) where a rank does not fit, or where the ranks of
+  // one machine do not fit together, and the errors of opening.h.
   SessionPlan rehearse();
   // Creates the sessions of all ranks.
   void load(const SessionPlan& plan, const ProgressStyle& style);
@@ -92,6 +93,7 @@ class Crew : public ResultSource {
   const Recipe& recipe_;
   const ModelFiles& files_;
   Transport* transport_;
+  std::string given_;
   SessionUse use_;
   std::unique_ptr<Session> session_;
   bool in_common_work_ = false, has_lost_ranks_ = false;

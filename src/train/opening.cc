@@ -76,6 +76,27 @@ void require_alike(std::span<const RankFacts> ranks, const Layout& layout) {
   }
 }
 
+std::vector<std::string> other_settings(const OptionSet& first, const OptionSet& own) {
+  std::vector<std::string> names;
+  for (const OptionValue& value : own.values()) {
+    const std::string name = value.spec.name;
+    if (!own.tables()[value.table].saved || name == "communication_timeout") continue;
+    if (!same_value(value, first.at(name, "rank 0"))) names.push_back(name);
+  }
+  return names;
+}
+
+void put(MessageWriter& out, const std::vector<std::string>& names) {
+  out.put(names.size());
+  for (const std::string& name : names) out.put(name);
+}
+
+std::vector<std::string> get_names(MessageReader& in) {
+  std::vector<std::string> names;
+  for (auto left = in.get<size_t>(); left > 0; --left) names.push_back(in.get_text());
+  return names;
+}
+
 Recipe recipe_on(const Recipe& recipe, int rank, std::span<const std::string> hosts) {
   const std::string any = "cuda";
   Recipe own = of_rank(recipe, rank);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "parallel/message.h"
 #include "session/session.h"
@@ -33,6 +34,12 @@ void require_same_files(const RankFacts& first, const RankFacts& own);
 // `ranks` [ranks]. Throws Error(device) where copies of a stage would be computed by different
 // instruction sets or GPUs; those of different stages may be.
 void require_alike(std::span<const RankFacts> ranks, const Layout& layout);
+
+// The names of the settings with which a rank was started and rank 0 was not. All ranks follow rank
+// 0's; how long to wait for others is each rank's own affair.
+std::vector<std::string> other_settings(const OptionSet& first, const OptionSet& own);
+void put(MessageWriter& out, const std::vector<std::string>& names);
+std::vector<std::string> get_names(MessageReader& in);
 
 // The recipe as `rank` follows it, see of_rank(). Where it computes on `cuda`, that is the GPU of
 // its place among the ranks of its machine that do. `hosts` [ranks]: the machine of each.

@@ -15,6 +15,7 @@
 #include "report/event_log.h"
 #include "report/report.h"
 #include "train/output_dir.h"
+#include "train/run_start.h"
 
 namespace jackscrew {
 
@@ -221,8 +222,8 @@ void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path
       throw Error(error.kind(),
                   fmt::format("export={}: {}; the result is whole in {}", wanted.text, error.what(),
                               output_dir.string()),
-                  fmt::format("{}{}run the same command again, or: {}", error.hint(),
-                              error.hint().empty() ? "" : "; ",
+                  fmt::format("{}{}{}, or: {}", error.hint(), error.hint().empty() ? "" : "; ",
+                              same_command_again(recipe),
                               conversion_command(recipe, wanted, output_dir, adapter)));
     }
   }

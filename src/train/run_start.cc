@@ -224,6 +224,13 @@ int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch) {
   return std::max<int64_t>(1, static_cast<int64_t>(steps));
 }
 
+std::string same_command_again(const Recipe& recipe) {
+  std::string without;
+  if (recipe.resume != "auto") without += " resume=" + shell_word(recipe.resume);
+  if (recipe.overwrite) without += " overwrite=true";
+  return fmt::format("run the same command again{}{}", without.empty() ? "" : " without", without);
+}
+
 Schedule run_schedule(const Recipe& recipe, int64_t total_steps) {
   const int64_t warmup_steps =
       recipe.warmup_steps.value_or(warmup_from_ratio(recipe.warmup_ratio, total_steps));

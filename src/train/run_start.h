@@ -21,6 +21,11 @@ Recipe with_lanes(Recipe recipe, int ranks);
 // that is more than a run can have.
 int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch);
 
+// For a hint: how a run goes on from what it has left in output_dir, "run the same command again",
+// without the settings that would begin elsewhere: overwrite=true, resume=never or a checkpoint
+// that later ones have replaced.
+std::string same_command_again(const Recipe& recipe);
+
 // Its learning rates. Throws Error(usage) where the warm-up is as long as the run.
 Schedule run_schedule(const Recipe& recipe, int64_t total_steps);
 

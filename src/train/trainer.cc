@@ -35,8 +35,8 @@ namespace {
 class Trainer {
  public:
   Trainer(const Recipe& recipe, const TrainConsole& console, Transport* transport)
-      : recipe_(
-            with_lanes(with_adapter_options(recipe), transport == nullptr ? 1 : transport->size())),
+      : recipe_(with_lanes(with_adapter_options(of_rank(recipe, 0)),
+                           transport == nullptr ? 1 : transport->size())),
         console_(console),
         files_(open_model(recipe.model, recipe.adapter, recipe.tokenizer)),
         tokenizer_(make_tokenizer(recipe.tokenizer, files_)),
@@ -47,7 +47,7 @@ class Trainer {
     };
     check_model();
     check_exports(recipe_, files_);
-    crew_.emplace(recipe_, files_, transport);
+    crew_.emplace(recipe_, files_, transport, recipe.to_yaml());
     check_output_dir(recipe_);
     claim_.emplace(recipe_.output_dir);
     data_ = read_run_data(recipe_, files_, tokenizer_, console_.style, claim_->path());
@@ -263,7 +263,9 @@ class Trainer {
                 fmt::format("stopped before the last answers for the report; the result is whole "
                             "in {}",
                             claim_->path().string()),
-                fs::exists(result_checkpoint(step)) ? again() + " for the answers" : "");
+                fs::exists(result_checkpoint(step))
+                    ? same_command_again(recipe_) + " for the answers"
+                    : "");
   }
 
   bool stop_requested() const { return console_.stop != nullptr && console_.stop->load(); }
@@ -415,13 +417,11 @@ class Trainer {
     throw Error(ErrorKind::interrupted, fmt::format("stopped after step {}", done), how_to_go_on());
   }
 
-  std::string again() const {
-    return fmt::format("run the same command again{}",
-                       recipe_.overwrite ? " without overwrite=true" : "");
-  }
-
   std::string how_to_go_on() const {
-    return fmt::format("{} to continue from {}", again(), checkpoint_.string());
+    // Where nothing was saved since, the command begins where this one did.
+    const std::string again = checkpoint_ == start_.checkpoint ? "run the same command again"
+                                                               : same_command_again(recipe_);
+    return fmt::format("{} to continue from {}", again, checkpoint_.string());
   }
 
   void write_result(int64_t done) {
@@ -481,7 +481,7 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
   std::shared_ptr<Trainer> trainer;
   const auto in_common_work = [&] { return trainer && trainer->is_in_common_work(); };
   try {
-    trainer = std::make_shared<Trainer>(of_rank(recipe, 0), console, transport);
+    trainer = std::make_shared<Trainer>(recipe, console, transport);
     trainer->run();
   } catch (const std::exception& exception) {
     const Error error = error_of(exception);

@@ -18,13 +18,13 @@ namespace jackscrew {
 
 namespace {
 
-Recipe read_sent_recipe(const std::string& yaml) {
+OptionSet options_of(const std::string& yaml, const std::string& whose) {
   OptionSet options = run_options(method_tables());
-  for (const Assignment& assignment : parse_recipe_text(yaml, "the recipe of rank 0")) {
-    options.set(assignment);
-  }
-  return resolve_recipe(std::move(options), method_tables());
+  for (const Assignment& assignment : parse_recipe_text(yaml, whose)) options.set(assignment);
+  return options;
 }
+
+constexpr const char* kOfRank0 = "the recipe of rank 0";
 
 std::vector<std::string> hosts_of(const Transport& transport) {
   std::vector<std::string> hosts;
@@ -34,7 +34,8 @@ std::vector<std::string> hosts_of(const Transport& transport) {
 
 class Worker {
  public:
-  explicit Worker(Transport& transport) : transport_(transport) {}
+  Worker(Transport& transport, std::string given)
+      : transport_(transport), given_(std::move(given)) {}
 
   void serve() {
     for (;;) {
@@ -116,7 +117,8 @@ class Worker {
 
   void open(MessageReader& in, MessageWriter& result) {
     require_version(in.get_text(), JACKSCREW_VERSION);
-    recipe_ = read_sent_recipe(in.get_text());
+    recipe_ = resolve_recipe(options_of(in.get_text(), kOfRank0), method_tables());
+    const OptionSet given_to_first = options_of(in.get_text(), kOfRank0);
     const Place place = get_place(in);
     const RankFacts first = get_facts(in);
     recipe_ = recipe_on(with_adapter_options(recipe_), place.rank, hosts_of(transport_));
@@ -132,6 +134,8 @@ class Worker {
     result.put(memory.size());
     for (const SharedMemory& one : memory) put(result, one);
     result.put(plan_.gradients);
+    put(result, given_.empty() ? std::vector<std::string>()
+                               : other_settings(given_to_first, options_of(given_, "this rank")));
   }
 
   void load(MessageReader& in) {
@@ -233,6 +237,7 @@ class Worker {
   }
 
   Transport& transport_;
+  std::string given_;
   Recipe recipe_;
   std::optional<ModelFiles> files_;
   SessionUse use_;
@@ -242,8 +247,8 @@ class Worker {
 
 }  // namespace
 
-void serve(Transport& transport) {
-  const auto worker = std::make_shared<Worker>(transport);
+void serve(Transport& transport, const std::string& given) {
+  const auto worker = std::make_shared<Worker>(transport, given);
   try {
     worker->serve();
   } catch (const std::exception& exception) {

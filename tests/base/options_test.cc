@@ -111,6 +111,12 @@ TEST(Options, RefusalsNameKeyValueExpectationAndOrigin) {
     refusal("rank", bad);
   for (const char* bad : {"nan", "inf", "1e999", "x"}) refusal("alpha", bad);
   for (const char* bad : {"1QB", "-1", ""}) refusal("memory", bad);
+  EXPECT_TRUE(refusal("memory", "16").ends_with(" | write the unit: memory=16GiB"));
+  // With a unit these would be refused as well.
+  for (const char* bad : {"inf", "nan", "-1", "1e300"}) {
+    EXPECT_TRUE(refusal("memory", bad).ends_with(" | leave it out, or write a size: memory=16GiB"))
+        << bad;
+  }
   for (const char* bad : {"maybe", ""}) refusal("packing", bad);
   refusal("targets", "a,,b");
   EXPECT_EQ(options.integer("rank"), 16);  // a refused value changes nothing

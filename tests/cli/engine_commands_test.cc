@@ -100,6 +100,21 @@ TEST(Plan, ExitCodeAndJson) {
   EXPECT_EQ(nlohmann::json::parse(tight_json.out)["fits"], false);
 }
 
+// Where the device does not fit, the host's saving is no help, be it the larger.
+TEST(Plan, AdvisesForTheSideThatDoesNotFit) {
+  const std::string plan = "plan method=rotary sequence_len=64 model=" + golden_model("gqa_tied");
+  const auto advice = [&](const std::string& budget) {
+    const std::string out = run(plan + budget).out;
+    const size_t end = out.find("moments=reset");
+    EXPECT_NE(end, std::string::npos) << out;
+    const size_t begin = out.rfind('\n', end) + 1;
+    return out.substr(begin, end - begin);
+  };
+  EXPECT_NE(advice("").find(" host "), std::string::npos) << advice("");
+  EXPECT_NE(advice(" device_memory=10KiB").find(" device "), std::string::npos);
+  EXPECT_NE(advice(" host_memory=1KiB").find(" host "), std::string::npos);
+}
+
 TEST(Plan, ReadsRecipesAndShapes) {
   const TemporaryDirectory directory("jackscrew_plan");
   const std::string recipe =

@@ -234,6 +234,30 @@ TEST(Records, PreferencesAreNotTrainedOn) {
       parse_record(R"({"prompt": "a", "chosen": "b", "rejected": "c"})", "a", chosen)));
 }
 
+// What KTO reads: answers that are to be learned beside others that are not.
+TEST(Records, AnswersMarkedAsBadAreNotTrainedOn) {
+  for (const char* marked :
+       {R"({"prompt": "a", "completion": "b", "label": false})",
+        R"({"prompt": [{"role": "user", "content": "a"}],
+            "completion": [{"role": "assistant", "content": "b"}], "label": true})",
+        R"({"messages": [{"role": "user", "content": "a"}], "label": false})"}) {
+    const auto error = error_of(ErrorKind::data, [&] { parse_record(marked, "a.jsonl:1"); });
+    EXPECT_NE(message_of(error).find("preference data"), std::string::npos) << message_of(error);
+    EXPECT_NE(hint_of(error).find("whose label is true"), std::string::npos) << hint_of(error);
+  }
+  // A class is none of that, nor is what the user has named.
+  for (const char* label : {"1", "\"true\"", "null"}) {
+    const std::string record =
+        fmt::format(R"({{"messages": [{{"role": "user", "content": "a"}}], "label": {}}})", label);
+    EXPECT_EQ(turns(record.c_str()), Turns{"user: a"});
+  }
+  RecordFields named;
+  named.instruction = "prompt";
+  named.output = "completion";
+  EXPECT_TRUE(std::holds_alternative<ConversationRecord>(
+      parse_record(R"({"prompt": "a", "completion": "b", "label": true})", "a", named)));
+}
+
 TEST(Records, PromptsOfMessagesAreContext) {
   EXPECT_EQ(turns(R"({"prompt": [{"role": "user", "content": "a"},
                                  {"role": "assistant", "content": "b"},

@@ -96,6 +96,24 @@ TEST(Report, ShowsWhatTheLogHas) {
   }
 }
 
+// Where a model has learned to say nothing, that is an answer.
+TEST(Report, SaysWhereAnAnswerIsNothing) {
+  std::vector<json> events = {{{"event", "sample"},
+                               {"step", 0},
+                               {"index", 0},
+                               {"prompt", "a"},
+                               {"expected", ""},
+                               {"answer", "before it"}}};
+  std::string page = render_report("run", events, "");
+  EXPECT_EQ(count(page, "(nothing)"), 1);
+  EXPECT_EQ(count(page, "<span>after</span>"), 0) << "the run has not come so far";
+  events.push_back(events[0]);
+  events[1]["step"] = 4;
+  events[1]["answer"] = "";
+  page = render_report("run", events, "");
+  EXPECT_EQ(count(page, "<span>after</span><div>(nothing)</div>"), 1) << page;
+}
+
 TEST(Report, ShowsRanksAndSubspaces) {
   const std::vector<json> events = {
       {{"event", "start"}, {"step", 0}},

@@ -147,6 +147,18 @@ TEST_P(PromptTest, LearnsAndSurvivesTheDisk) {
       with_adapter_options(make_recipe({"adapter=" + directory.string(), "storage=nf4", "seed=7"}));
   EXPECT_EQ(recipe.learner, "prompt");
   EXPECT_EQ(recipe.learning_rate, make_recipe({"method=prompt"}).learning_rate);
+  // Or what it is like, but it may be said.
+  const auto beside_it = [&](const char* setting) {
+    return with_adapter_options(make_recipe({"adapter=" + directory.string(), setting}));
+  };
+  EXPECT_EQ(beside_it("prompt_tokens=5").learner, "prompt");
+  expect_message(ErrorKind::usage,
+                 "prompt_tokens is 9, but the adapter " + directory.string() + " has 5",
+                 [&] { beside_it("prompt_tokens=9"); });
+  const auto error = error_of(ErrorKind::usage, [&] { beside_it("lora_rank=5"); });
+  EXPECT_NE(message_of(error).find("of learner lora, but this run has learner prompt"),
+            std::string::npos);
+  EXPECT_EQ(hint_of(error), "leave lora_rank out: the adapter has learner prompt");
   const auto again = make_session(recipe, files_, training_use(64));
   load_adapter(again->stage(), again->ops(), directory);
   EXPECT_EQ(again->evaluate(step), trained->evaluate(step));

@@ -192,8 +192,8 @@ TEST_F(SlowExports, OfSeveralRanksAreThoseOfOne) {
 // The result is whole, and the message has the command that does what was left.
 TEST_F(SlowExports, CanBeInterruptedAndRepeated) {
   run_text("run", lora(""));
-  const Recipe recipe = make_recipe(
-      settings_of(tiny_.settings(lora("export=gguf:q8_0,hf:f32 output_dir=" + path("run")))));
+  const Recipe recipe = make_recipe(settings_of(
+      tiny_.settings(lora("overwrite=true export=gguf:q8_0,hf:f32 output_dir=" + path("run")))));
   const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
   ProgressStyle style;
   style.quiet = true;
@@ -214,7 +214,7 @@ TEST_F(SlowExports, CanBeInterruptedAndRepeated) {
   }
   EXPECT_TRUE(fs::is_empty(tiny_.path("run/exports")));
   EXPECT_TRUE(lacks_exports(recipe, path("run")));
-  const std::string words = "run the same command again, or: jackscrew ";
+  const std::string words = "run the same command again without overwrite=true, or: jackscrew ";
   ASSERT_NE(hint.find(words), std::string::npos) << hint;
   must(hint.substr(hint.find(words) + words.size()));
   EXPECT_TRUE(exists("run/exports/model-q8_0.gguf"));

@@ -35,6 +35,17 @@ TEST(Opening, TheSameFiles) {
   }
 }
 
+TEST(Opening, SettingsThatDifferAreNamed) {
+  const auto others = [](const std::vector<std::string>& first,
+                         const std::vector<std::string>& own) {
+    return other_settings(make_recipe(first).options, make_recipe(own).options);
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(others({"learning_rate=1e-4", "quiet=true"}, {"learning_rate=0.0001"}), Names{});
+  EXPECT_EQ(others({"seed=1"}, {"seed=2", "max_steps=3"}), (Names{"max_steps", "seed"}));
+  EXPECT_EQ(others({}, {"communication_timeout=9"}), Names{}) << "each rank has its own";
+}
+
 // Every rank encodes prompt_init_text by itself, and begins adapters by the original's values.
 TEST(Opening, FactsAreOfAllThatARankReads) {
   const TinyRun tiny("rank_files");

@@ -247,6 +247,34 @@ TEST_F(SlowRanksProgram, OneSaysWhatIsWrongWithAll) {
   EXPECT_FALSE(fs::exists(tiny_.path("run")));
 }
 
+// Whoever it is that does not fit is named, rank 0 as well.
+TEST_F(SlowRanksProgram, TheRankThatDoesNotFitIsNamed) {
+  for (const auto& [budgets, rank] :
+       {std::pair("900KiB,100MiB", "rank 0 on "), std::pair("100MiB,900KiB", "rank 1 on ")}) {
+    const Outcome outcome = run_on_ranks(
+        2, tiny_.train("run", fmt::format("max_steps=2 rank_device_memory={}", budgets)));
+    EXPECT_EQ(outcome.exit_code, 3) << outcome.out;
+    EXPECT_NE(outcome.out.find(fmt::format("error: {}", rank)), std::string::npos) << outcome.out;
+  }
+}
+
+TEST_F(SlowRanksProgram, OtherSettingsOfARankAreNotUsedInSilence) {
+  const auto started = [&](const std::string& second) {
+    const Outcome outcome = run_shell(fmt::format(
+        "{} {} {} : -n 1 {} {} </dev/null 2>&1", mpirun(1), kProgram,
+        tiny_.train("run", "max_steps=2 report_samples=0 overwrite=true"), kProgram, second));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    return outcome.out;
+  };
+  const std::string same = tiny_.train("run", "max_steps=2 report_samples=0");
+  EXPECT_EQ(started(same).find("warning"), std::string::npos);
+  const std::string said = started(same + " seed=9 max_steps=5");
+  EXPECT_NE(
+      said.find("not all ranks were started with the same max_steps, seed: rank 0's are used"),
+      std::string::npos)
+      << said;
+}
+
 // What is wrong with one rank's arguments alone, or with its files.
 TEST_F(SlowRanksProgram, ARankSaysWhatIsWrongWithIt) {
   const std::string good = tiny_.train("run", "max_steps=2");

@@ -1,6 +1,7 @@
 // The result of a run is not lost to another one, through the program.
 #include <fmt/format.h>
 
+#include "formats/checkpoint.h"
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -107,6 +108,38 @@ TEST(SlowResult, ARunThatReplacesGoesOn) {
       [&] { return tiny.text("out/train_log.jsonl").find("\"step\": 3,") != std::string::npos; }));
   ASSERT_EQ(child.stop(SIGINT), 130);
   EXPECT_EQ(tiny.events("out", "start").size(), 1u);
+  tiny.must_train("out", settings);
+  tiny.must_train("whole", settings);
+  EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));
+}
+
+// What a stopped run says is what continues it: the settings that made it begin elsewhere are left
+// out, as they would make the next one begin there again.
+TEST(SlowResult, AStopSaysWhichSettingsToLeaveOut) {
+  const TinyRun tiny("again");
+  const std::string settings =
+      "method=full gradient_accumulation_steps=10 max_steps=100 report_samples=0 ";
+  const auto stopped = [&](const std::string& more) {
+    const auto steps = [&] {
+      return fs::exists(tiny.path("out/train_log.jsonl")) ? tiny.losses("out").size() : 0;
+    };
+    const size_t before = steps();
+    Child child(tiny.train("out", settings + more), tiny.path("said"));
+    EXPECT_TRUE(child.until([&] { return steps() > before + 2; }));
+    EXPECT_EQ(child.stop(SIGINT), 130);
+    return tiny.text("said");
+  };
+  const auto says = [&](const std::string& said, const std::string& without) {
+    const std::string hint = "hint: run the same command again" + without + " to continue from ";
+    EXPECT_NE(said.find(hint), std::string::npos) << said;
+    const std::vector<fs::path> left = list_checkpoints(tiny.path("out"));
+    ASSERT_FALSE(left.empty());
+    EXPECT_NE(said.find(hint + left.back().string()), std::string::npos) << said;
+  };
+  says(stopped("resume=never"), " without resume=never");
+  says(stopped(""), "");
+  const std::string from = list_checkpoints(tiny.path("out")).back().string();
+  says(stopped("overwrite=true resume=" + from), " without resume=" + from + " overwrite=true");
   tiny.must_train("out", settings);
   tiny.must_train("whole", settings);
   EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));

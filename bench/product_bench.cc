@@ -1,6 +1,6 @@
 // Speed and error of the products of bytes beside f32's: y = x Wᵀ, dx = dy W and dW = dyᵀ x, all
-// rounding, transforms, packing and decoding included, for the linears of SmolLM2-135M, of 1B and
-// of 7B models.
+// rounding, transforms, packing and decoding included, for the linears of small models, of
+// SmolLM2-135M, of 1B and of 7B models.
 //   product_bench [--isa=LEVEL] [--threads=N] [--clock=wall|cpu] [--only=TEXT] [--storages=TEXT]
 // Ratios are to the f32 product over f32 storage; "same" is the ratio to the f32 product over the
 // same storage, all three together. All cases of a shape alternate, so that they see the same load
@@ -33,9 +33,11 @@ struct Shape {
   const char* model;
   int64_t out, in;
 };
-constexpr Shape kShapes[] = {{"135M", 576, 576}, {"135M", 1536, 576}, {"135M", 576, 1536},
-                             {"1B", 2048, 2048}, {"1B", 8192, 2048},  {"1B", 2048, 8192},
-                             {"7B", 4096, 4096}, {"7B", 11008, 4096}, {"7B", 4096, 11008}};
+constexpr Shape kShapes[] = {{"small", 64, 64},   {"small", 128, 128}, {"small", 256, 256},
+                             {"small", 384, 384}, {"135M", 576, 576},  {"135M", 1536, 576},
+                             {"135M", 576, 1536}, {"1B", 2048, 2048},  {"1B", 8192, 2048},
+                             {"1B", 2048, 8192},  {"7B", 4096, 4096},  {"7B", 11008, 4096},
+                             {"7B", 4096, 11008}};
 constexpr int64_t kTokens[] = {512, 1024};
 constexpr const char* kStorages[] = {"f32", "bf16", "int8", "int8_row", "int8_affine", "nf4"};
 

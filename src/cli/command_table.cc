@@ -125,13 +125,13 @@ std::vector<Subcommand> make_table() {
       {.name = "quantize",
        .summary = "round a model to few bits, calibrated on text (GGUF, GPTQ, EXL2, NF4)",
        .usage =
-           "model=M [adapter=A[,A]] data=FILE output_dir=DIR|output=FILE.gguf [name=value ...]",
+           "model=M [adapter=A[,A]] [data=FILE] output_dir=DIR|output=FILE.gguf [name=value ...]",
        .examples =
            {"jackscrew quantize model=M data=book.txt output=m.gguf storage=q4_k_m",
             "jackscrew quantize model=SmolLM2-135M data=train.jsonl output_dir=gptq bits=4",
             "jackscrew quantize model=M data=book.txt output_dir=small bits=3 group_size=64 "
             "desc_act=true eval_data=heldout.jsonl",
-            "jackscrew quantize format=exl2 bits=4.25 model=M data=book.txt output_dir=D",
+            "jackscrew quantize format=exl2 bits=4.25 model=M output_dir=D",
             "jackscrew quantize model=M adapter=runs/lora data=book.txt output_dir=D",
             "jackscrew quantize model=M data=book.txt output_dir=D --dry-run"},
        .tables = {kModel, kData, kRecords, kQuantisation, kConversion, kMachine},

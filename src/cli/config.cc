@@ -110,7 +110,7 @@ int init(const std::string& method, bool all) {
     fmt::print("# Run with: jackscrew train FILE.yaml\n{}", given_yaml(recipe));
     return 0;
   }
-  for (const RecipeText& known : recipe_texts()) {
+  for (const EmbeddedText& known : recipe_texts()) {
     if (std::string_view(known.name) != method) continue;
     // The commands in its comments use the file's path in the source tree.
     const std::string place = fmt::format("recipes/{}.yaml", method);

@@ -36,6 +36,16 @@ Dataset read_text_of(const Recipe& recipe, const std::vector<std::string>& data,
                        part, {});
 }
 
+constexpr const char* kOwnText =
+    "calibrated on the program's own text: data=FILE of the kind that the model will read loses "
+    "less";
+
+std::vector<int32_t> calibration_tokens_of(const Recipe& recipe, const ModelFiles& files,
+                                           const ProgressStyle& style) {
+  if (recipe.data.empty()) return calibration_tokens(make_tokenizer(recipe.tokenizer, files));
+  return calibration_tokens(read_text_of(recipe, recipe.data, files, DataPart::train, style));
+}
+
 // Compares the written model with the one that it was made from. The recipe is scoring()'s.
 Comparison measure_quantised(const Recipe& recipe, const ModelFiles& files, const Dataset& dataset,
                              const fs::path& written, const ProgressStyle& style) {
@@ -112,10 +122,10 @@ Recipe run_over(const Recipe& recipe, const ModelConfig& config) {
   return run;
 }
 
-// The recipe of a session that scores either model. A device_memory that is a training run's says
-// nothing of it.
+// The recipe of a session that scores either model. A device_memory and a product that are a
+// training run's say nothing of it.
 Recipe scoring(const Recipe& recipe, const ModelConfig& config) {
-  Recipe score = run_over(recipe, config);
+  Recipe score = run_over(calibrating(recipe), config);
   if (rate_fits_a_run(recipe)) score.device_memory.reset();
   return score;
 }
@@ -207,7 +217,7 @@ void check_recipe(const Recipe& recipe, const ModelOutput& output) {
     throw Error(ErrorKind::usage, "quantize does not write format=gguf_adapter",
                 "quantize writes format=gptq, exl2, gguf and hf; export writes adapters");
   }
-  check_calibration_product(recipe.product);
+  check_calibration_product(calibrating(recipe).product);
   if (rounds_to_storage(recipe, output.format())) {
     check_storage_rounding(recipe, output.format(), mixes_gguf_types(recipe.options));
   } else if (recipe.format != "exl2") {
@@ -255,8 +265,9 @@ Quantised write_and_measure(const Recipe& recipe, const ModelFiles& files, Quant
 int quantise(const Recipe& given) {
   const Recipe recipe = with_storage_of_files(given);
   recipe.options.require("model", "quantize");
+  // Else a variable of the shell that is empty would choose another text.
+  if (recipe.options.was_set("data")) recipe.options.require("data", "quantize");
   const bool dry = recipe.options.boolean("dry_run");
-  if (!dry) recipe.options.require("data", "quantize");
   const Stopwatch watch;
   Interruption interruption;
   const SignalThread thread(ending_signals(), [&](int signal) { interruption.receive(signal); });
@@ -300,15 +311,13 @@ int quantise(const Recipe& given) {
     const Recipe score = scoring(recipe, files.config);
     require_room_to_score({score, files}, comparison_use(score.sequence_len));
   }
-  CalibrationText text;
-  if (!recipe.data.empty()) {
-    text = calibration_text(read_text_of(lengths, recipe.data, files, DataPart::train, style),
-                            size.sequences, size.sequence_len, plan.least_tokens());
-  }
+  const CalibrationText text =
+      calibration_text(calibration_tokens_of(lengths, files, style), size.sequences,
+                       size.sequence_len, plan.least_tokens());
   if (dry) {
     QuantisationReport report = plan.report();
-    report.memory = quantising_memory(recipe, files, *quantiser.rounder, plan,
-                                      recipe.data.empty() ? size : text.size());
+    report.memory = quantising_memory(recipe, files, *quantiser.rounder, plan, text.size());
+    if (recipe.data.empty()) report.notes.emplace_back(kOwnText);
     print_plan(recipe, output, report);
     return 0;
   }
@@ -323,6 +332,7 @@ int quantise(const Recipe& given) {
     if (error.kind() != ErrorKind::interrupted || checkpoint.empty()) throw;
     stop(checkpoint, files.config);
   }
+  if (recipe.data.empty()) quantised.report.notes.emplace_back(kOwnText);
   if (recipe.json) {
     JsonObject json;
     json.add("output", output.target().string()).merge(quantised.report.to_json());

@@ -1,15 +1,12 @@
-// The files of recipes/, embedded in the program by the build (cmake/Recipes.cmake).
+// The files of recipes/, a part of the program: YAML with comments, named by the method.
 #pragma once
 
 #include <span>
 
+#include "base/embedded_text.h"
+
 namespace jackscrew {
 
-struct RecipeText {
-  const char* name;  // the method's
-  const char* text;  // YAML with comments
-};
-
-std::span<const RecipeText> recipe_texts();
+std::span<const EmbeddedText> recipe_texts();
 
 }  // namespace jackscrew

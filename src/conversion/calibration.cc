@@ -46,6 +46,32 @@ MicroBatch batch_of(std::vector<int32_t> ids, int64_t sequence_len) {
   return batch;
 }
 
+// Attention's output and the MLP's hidden layer wait for their matrix to be rounded. What the other
+// matrices read is a norm of the residual stream, which is computed again as fast as it is copied.
+struct KeptInput {
+  DType dtype;
+  int64_t cols;
+
+  int64_t row_bytes() const { return checked_mul(cols, dtype_size(dtype)); }
+};
+
+// Whether a part's outputs are added to the residual stream.
+bool adds_to_stream(BlockPart part) {
+  return part == BlockPart::o || part == BlockPart::down;
+}
+
+// Of a part that adds to the stream.
+KeptInput kept_input(BlockPart part, const ModelConfig& config, const ActivationTypes& types) {
+  if (part == BlockPart::down) return {types.linear, config.intermediate_size};
+  return {types.attention, checked_mul(config.num_attention_heads, config.head_dim)};
+}
+
+// The columns of an f32 matrix that holds either of them.
+int64_t kept_columns(const ModelConfig& config, const ActivationTypes& types) {
+  const auto bytes = [&](BlockPart part) { return kept_input(part, config, types).row_bytes(); };
+  return ceil_div(std::max(bytes(BlockPart::o), bytes(BlockPart::down)), dtype_size(DType::f32));
+}
+
 }  // namespace
 
 void check_calibration_product(const std::string& name) {
@@ -53,51 +79,6 @@ void check_calibration_product(const std::string& name) {
   throw Error(ErrorKind::usage, fmt::format("quantize cannot calibrate with product={}", name),
               "product=f32 or product=bf16");
 }
-
-// A product that adds each input to its Hessian before the wrapped product multiplies it.
-class ObservedProduct : public Product {
- public:
-  ObservedProduct(std::unique_ptr<const Product> product, const Observation& observation,
-                  Memory& memory)
-      : product_(std::move(product)), observation_(observation), memory_(memory) {}
-
-  const char* name() const override { return product_->name(); }
-  DType activation_dtype() const override { return product_->activation_dtype(); }
-  DType operand_dtype() const override { return product_->operand_dtype(); }
-
-  Operand prepare(Context& context, const Tensor& x) const override {
-    if (observation_.hessians != nullptr) observation_.hessians->has_new_input_ = true;
-    return product_->prepare(context, x);
-  }
-  void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
-               Accumulate accumulate) const override {
-    if (observation_.hessians != nullptr) observe(context.ops, use.weight.spec(), a.x);
-    if (use.weight.spec().module == observation_.unread) return;
-    product_->forward(context, a, use, y, accumulate);
-  }
-  Gradient backward(Context& context, const Operand& a, const Tensor& dy,
-                    const LinearUse& use) const override {
-    return product_->backward(context, a, dy, use);
-  }
-  void add_dw(const Gradient& g, const Tensor& d) const override { product_->add_dw(g, d); }
-
- private:
-  void observe(Ops& ops, const WeightSpec& weight, const Tensor& x) const {
-    BlockHessians& hessians = *observation_.hessians;
-    auto& inputs = hessians.inputs_;
-    const bool is_new = std::exchange(hessians.has_new_input_, false);
-    const auto known = hessians.reads_.find(weight.name);
-    if (known == hessians.reads_.end()) {
-      if (is_new) inputs.push_back(std::make_unique<Hessian>(memory_, x.cols()));
-      hessians.reads_[weight.name] = inputs.size() - 1;
-    }
-    if (is_new) inputs[hessians.reads_[weight.name]]->add(ops, x);
-  }
-
-  std::unique_ptr<const Product> product_;
-  const Observation& observation_;
-  Memory& memory_;
-};
 
 struct CalibrationRun::Loaded {
   // With `measured` null, measures the sizes of the arenas on the plan device.
@@ -122,21 +103,45 @@ struct CalibrationRun::Loaded {
                        [this](const WeightSpec& weight) { return loader.format(weight); },
                        [this](Weight& weight) { loader.fill(weight); }, positions}) {}
 
-  // Runs the head on rows of the stream so that its input is observed. The product skips the
-  // multiplication, see begin_head().
-  void pass_head(const Tensor& rows) {
+  // The embedding of a batch, valid until the next call.
+  Tensor embed(const MicroBatch& micro_batch) {
     scratch.reset();
-    Context context{ops, scratch, nullptr};
-    stage.logits(context, rows,
-                 Tensor(nullptr, DType::f32, {rows.rows(), stage.config().vocab_size}));
+    const Batch batch = flight.upload(ops, micro_batch, 0, 0);
+    Stash stash = flight.begin(false, false);
+    return stage.forward(Context{ops, scratch, nullptr}, batch, nullptr, stash);
   }
 
-  // Returns the output of a batch, valid until the next call. `input` is overwritten.
-  Tensor forward(const MicroBatch& batch, const Tensor* input) {
+  // Lets a batch pass the part before `step` and returns what the part at `step` reads, valid until
+  // the next call; nothing after the last. `rows` is the batch's residual stream, `kept` what the
+  // part before reads, if it adds to the stream.
+  Tensor pass(size_t step, const MicroBatch& micro_batch, const Tensor& rows, const Tensor& kept) {
     scratch.reset();
-    const Batch there = flight.upload(ops, batch, 0, 0);
-    Stash stash = flight.begin(false, false);
-    return stage.forward(Context{ops, scratch, nullptr}, there, input, stash);
+    Context context{ops, scratch, nullptr};
+    const Batch batch = flight.upload(ops, micro_batch, 0, 0);
+    const Block& block = stage.blocks().front();
+    BlockActivations saved =
+        BlockActivations::take(stage.config(), stage.types(), rows.rows(), scratch);
+    const Tensor sum = std::exchange(saved.residual_mid, rows);
+    const auto input_of = [&](BlockPart part) {
+      return block.input_of(part, context, batch, rows, saved, nullptr);
+    };
+    if (step > 0) {
+      const BlockPart before = kBlockParts[step - 1];
+      const bool adds = adds_to_stream(before);
+      LinearInput input(adds ? kept : input_of(before));
+      BlockActivations outputs = saved;
+      if (before == BlockPart::o) outputs.residual_mid = sum;
+      block.multiply(before, context, input, rows, outputs, sum);
+      if (adds) ops.copy(rows, sum);
+    }
+    return step < kBlockParts.size() ? input_of(kBlockParts[step]) : Tensor();
+  }
+
+  // What the head reads of rows of the stream, valid until the next call.
+  Tensor head_input(const Tensor& rows) {
+    scratch.reset();
+    Context context{ops, scratch, nullptr};
+    return stage.head_input(context, rows);
   }
 
   Ops& ops;
@@ -148,43 +153,6 @@ struct CalibrationRun::Loaded {
   Stage stage;
 };
 
-CalibrationText calibration_text(const Dataset& data, int64_t sequences, int64_t sequence_len,
-                                 int64_t least) {
-  std::vector<int32_t> all;
-  for (int64_t i = 0; i < data.size(); ++i) {
-    const Example example = data.example(i);
-    all.insert(all.end(), example.ids.begin(), example.ids.end());
-  }
-  const int64_t windows = std::ssize(all) / sequence_len;
-  CalibrationText text{std::min(sequences, windows), sequence_len, {}};
-  if (text.tokens() < least) {
-    const bool has_enough = windows * sequence_len >= least;
-    throw Error(
-        ErrorKind::data,
-        fmt::format("the calibration text has {}, {} of {} each; {} of them are {}: too few "
-                    "for layers of {} inputs",
-                    counted(std::ssize(all), "token"), counted(windows, "whole sequence"),
-                    sequence_len, text.sequences, counted(text.tokens(), "token"), least),
-        has_enough
-            ? fmt::format("set calibration_sequences to {} or more", ceil_div(least, sequence_len))
-            : fmt::format("at least {} are needed; 128 sequences of 512 are usual", least));
-  }
-  for (int64_t i = 0; i < text.sequences; ++i) {
-    const auto from = all.begin() + i * windows / text.sequences * sequence_len;
-    text.ids.insert(text.ids.end(), from, from + sequence_len);
-  }
-  return text;
-}
-
-CalibrationText part_of(const CalibrationText& text, int64_t sequences) {
-  CalibrationText part{std::min(sequences, text.sequences), text.sequence_len, {}};
-  for (int64_t i = 0; i < part.sequences; ++i) {
-    const auto from = text.ids.begin() + i * text.sequences / part.sequences * text.sequence_len;
-    part.ids.insert(part.ids.end(), from, from + text.sequence_len);
-  }
-  return part;
-}
-
 CalibrationRun::CalibrationRun(const Recipe& recipe, const ModelFiles& files,
                                const CalibrationText& text)
     : files_(files),
@@ -193,10 +161,10 @@ CalibrationRun::CalibrationRun(const Recipe& recipe, const ModelFiles& files,
       device_(open_device_of(recipe)),
       memory_("host", device_->make_backing(), 0),
       ops_(device_->make_ops(memory_)),
-      arithmetic_(std::make_unique<Arithmetic>(
-          std::make_unique<ObservedProduct>(product_of(recipe.product), observation_, memory_))),
-      stream_(memory_, Purpose::activations, DType::f32,
-              {text.tokens(), files.config.hidden_size}) {
+      arithmetic_(std::make_unique<Arithmetic>(product_of(recipe.product))),
+      stream_(memory_, Purpose::activations, DType::f32, {text.tokens(), files.config.hidden_size}),
+      kept_(memory_, Purpose::activations, DType::f32,
+            {text.tokens(), kept_columns(files.config, ActivationTypes::of(*arithmetic_, *ops_))}) {
   recipe_.storage = "f32";
 }
 
@@ -210,9 +178,19 @@ std::unique_ptr<CalibrationRun::Loaded> CalibrationRun::measured(
                                          text.sequence_len, nullptr);
   const MicroBatch batch =
       batch_of(std::vector<int32_t>(static_cast<size_t>(tokens)), text.sequence_len);
-  const Tensor input(nullptr, DType::f32, {tokens, files.config.hidden_size});
-  spec.head ? loaded->pass_head(input)
-            : static_cast<void>(loaded->forward(batch, spec.embedding ? nullptr : &input));
+  const Tensor rows(nullptr, DType::f32, {tokens, files.config.hidden_size});
+  if (spec.embedding) loaded->embed(batch);
+  if (spec.head) loaded->head_input(rows);
+  if (loaded->stage.blocks().empty()) return loaded;
+  for (size_t step = 0; step <= kBlockParts.size(); ++step) {
+    Tensor kept;
+    if (step > 0 && adds_to_stream(kBlockParts[step - 1])) {
+      const KeptInput input =
+          kept_input(kBlockParts[step - 1], files.config, loaded->stage.types());
+      kept = Tensor(nullptr, input.dtype, {tokens, input.cols});
+    }
+    loaded->pass(step, batch, rows, kept);
+  }
   return loaded;
 }
 
@@ -232,19 +210,17 @@ CalibrationMemory CalibrationRun::plan(const Recipe& given, const ModelFiles& fi
   Recipe recipe = given;
   recipe.storage = "f32";
   const int64_t tokens = checked_mul(batch_sequences(text), text.sequence_len);
-  Memory nowhere("plan", make_plan_backing(), 0), part("plan", make_plan_backing(), 0),
-      hessians("plan", make_plan_backing(), 0);
+  Memory nowhere("plan", make_plan_backing(), 0), part("plan", make_plan_backing(), 0);
   const auto ops = open_device_of(recipe)->make_plan_ops(nowhere);
-  BlockHessians inputs;
-  const Observation observation{.hessians = &inputs};
-  const Arithmetic arithmetic(
-      std::make_unique<ObservedProduct>(product_of(recipe.product), observation, hessians));
+  const Arithmetic arithmetic(product_of(recipe.product));
   const auto sizes = measured(recipe, files, text, spec, nowhere, *ops, arithmetic);
   const Loaded loaded(recipe, files, spec, part, *ops, arithmetic, tokens, text.sequence_len,
                       sizes.get());
-  const int64_t hidden = files.config.hidden_size;
-  return {booked_f32(checked_mul(text.sequences, text.sequence_len), hidden), part.ledger().peak,
-          hessians.ledger().peak, booked_f32(tokens, hidden)};
+  const int64_t text_tokens = checked_mul(text.sequences, text.sequence_len);
+  const int64_t kept = kept_columns(files.config, ActivationTypes::of(arithmetic, *ops));
+  return {
+      checked_add(booked_f32(text_tokens, files.config.hidden_size), booked_f32(text_tokens, kept)),
+      part.ledger().peak};
 }
 
 MicroBatch CalibrationRun::batch_at(int64_t first) const {
@@ -257,7 +233,8 @@ template <class Use>
 void CalibrationRun::run(const Use& use, const ProgressCallback& progress) {
   for (int64_t sequence = 0; sequence < text_.sequences;) {
     const MicroBatch batch = batch_at(sequence);
-    use(batch, sequence * text_.sequence_len);
+    const int64_t first = sequence * text_.sequence_len;
+    use(batch, first, first + batch.tokens());
     sequence += std::ssize(batch.cu_seqlens) - 1;
     if (progress) progress(batch.tokens());
   }
@@ -266,65 +243,53 @@ void CalibrationRun::run(const Use& use, const ProgressCallback& progress) {
 void CalibrationRun::begin_block() {
   if (next_block_ == 0) {
     const auto embedding = load({0, 0, true, false});
-    run(
-        [&](const MicroBatch& batch, int64_t first) {
-          ops_->copy(stream_.view().rows(first, first + batch.tokens()),
-                     embedding->forward(batch, nullptr));
-        },
+    run([&](const MicroBatch& batch, int64_t first,
+            int64_t end) { ops_->copy(stream_.view().rows(first, end), embedding->embed(batch)); },
         {});
   }
   block_.reset();
   block_ = load({next_block_, next_block_ + 1, false, false});
   // Else the inputs of a later matrix would be blamed.
-  for (const Weight* weight : linears()) check_finite(weight->spec(), weight->as_f32());
+  for (const BlockPart part : kBlockParts) {
+    for (const Weight* weight : linears(part)) check_finite(weight->spec(), weight->as_f32());
+  }
   ++next_block_;
 }
 
-std::vector<const Weight*> CalibrationRun::linears() const {
-  std::vector<const Weight*> out;
-  for (const auto& parameter : block_->stage.parameters()) {
-    if (parameter->weight->spec().is_block_matrix()) out.push_back(parameter->weight.get());
-  }
-  return out;
+std::vector<const Weight*> CalibrationRun::linears(BlockPart part) const {
+  return block_->stage.blocks().front().weights_of(part);
 }
 
-template <class Body>
-BlockHessians CalibrationRun::observed(const Body& body, std::string_view unread,
-                                       const std::string& where) {
-  BlockHessians hessians;
-  observation_ = {&hessians, unread};
-  body();
-  observation_ = {};
-  for (const auto& hessian : hessians.inputs_) hessian->finish(where.c_str());
-  return hessians;
-}
-
-BlockHessians CalibrationRun::observe(const ProgressCallback& progress) {
-  const OwnedTensor copy(memory_, Purpose::activations, DType::f32,
-                         {batch_at(0).tokens(), files_.config.hidden_size});
-  const auto body = [&] {
-    run(
-        [&](const MicroBatch& batch, int64_t first) {
-          const Tensor input = copy.view().rows(0, batch.tokens());
-          ops_->copy(input, stream_.view().rows(first, first + batch.tokens()));
-          block_->forward(batch, &input);
-        },
-        progress);
+void CalibrationRun::pass(size_t step, Hessian* hessian, const ProgressCallback& progress) {
+  const auto kept_of = [&](size_t at, int64_t first, int64_t end) {
+    if (at >= kBlockParts.size() || !adds_to_stream(kBlockParts[at])) return Tensor();
+    const KeptInput input = kept_input(kBlockParts[at], files_.config, block_->stage.types());
+    return Tensor(kept_.view().raw(), input.dtype, {text_.tokens(), input.cols}).rows(first, end);
   };
-  return observed(body, "down_proj", fmt::format("block {}", next_block_ - 1));
+  run(
+      [&](const MicroBatch& batch, int64_t first, int64_t end) {
+        const Tensor before = step > 0 ? kept_of(step - 1, first, end) : Tensor();
+        const Tensor input = block_->pass(step, batch, stream_.view().rows(first, end), before);
+        if (hessian != nullptr) hessian->add(*ops_, input);
+        const Tensor kept = kept_of(step, first, end);
+        if (!kept.empty()) ops_->copy(kept, input);
+      },
+      progress);
 }
 
-BlockHessians CalibrationRun::observe_and_advance(const ProgressCallback& progress) {
-  return observed([&] { advance(progress); }, {}, fmt::format("block {}", next_block_ - 1));
+Hessian CalibrationRun::observe(BlockPart part, const ProgressCallback& progress) {
+  Hessian hessian(memory_, linears(part).front()->spec().cols);
+  pass(static_cast<size_t>(part), &hessian, progress);
+  hessian.finish(fmt::format("block {}", next_block_ - 1).c_str());
+  return hessian;
 }
 
-std::string_view CalibrationRun::head_module() const {
-  return files_.config.tie_word_embeddings ? "embed_tokens" : "lm_head";
+void CalibrationRun::end_block(const ProgressCallback& progress) {
+  pass(kBlockParts.size(), nullptr, progress);
 }
 
 void CalibrationRun::begin_head() {
   block_.reset();
-  observation_.unread = head_module();
   block_ = load({next_block_, next_block_, false, true});
 }
 
@@ -336,25 +301,13 @@ const Weight& CalibrationRun::head() const {
               ->weight;
 }
 
-BlockHessians CalibrationRun::observe_head(const ProgressCallback& progress) {
-  const auto body = [&] {
-    run(
-        [&](const MicroBatch& batch, int64_t first) {
-          block_->pass_head(stream_.view().rows(first, first + batch.tokens()));
-        },
-        progress);
-  };
-  return observed(body, head_module(), "the head");
-}
-
-void CalibrationRun::advance(const ProgressCallback& progress) {
-  run(
-      [&](const MicroBatch& batch, int64_t first) {
-        const Tensor input = stream_.view().rows(first, first + batch.tokens());
-        const Tensor output = block_->forward(batch, &input);
-        if (output.raw() != input.raw()) ops_->copy(input, output);
-      },
+Hessian CalibrationRun::observe_head(const ProgressCallback& progress) {
+  Hessian hessian(memory_, files_.config.hidden_size);
+  run([&](const MicroBatch&, int64_t first,
+          int64_t end) { hessian.add(*ops_, block_->head_input(stream_.view().rows(first, end))); },
       progress);
+  hessian.finish("the head");
+  return hessian;
 }
 
 }  // namespace jackscrew

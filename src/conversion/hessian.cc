@@ -21,6 +21,8 @@ constexpr int64_t kFactorBlock = 128;
 // Columns of H that are summed at a time: only the lower half of its blocks is computed. Twice the
 // width would compute an eighth more; half the width gains nothing in wide layers.
 constexpr int64_t kSumBlock = 128;
+// The same where an error is computed, in wide layers half the work; wide enough for gemm().
+constexpr int64_t kErrorBlock = 512;
 
 Tensor part(const Tensor& matrix, int64_t row, int64_t end_row, int64_t col, int64_t end_col) {
   return matrix.rows(row, end_row).columns(col, end_col);
@@ -186,17 +188,33 @@ std::vector<int32_t> Hessian::order(ColumnOrder order) const {
 }
 
 double output_error(Ops& ops, const Tensor& d, const Tensor& h, const Tensor& product) {
-  ops.gemm(d, Transpose::no, h, Transpose::no, product, Accumulate::no);
-  std::vector<double> sums(static_cast<size_t>(d.rows()));
-  parallel_for(ops.threads(), d.rows(), [&](int64_t row, int) {
-    const float* a = d.data<float>() + row * d.row_stride();
-    const float* b = product.data<float>() + row * product.row_stride();
-    double sum = 0.0;
-    for (int64_t i = 0; i < d.cols(); ++i) {
-      sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+  const int64_t rows = d.rows(), cols = d.cols();
+  std::vector<double> sums(static_cast<size_t>(rows));
+  // Adds `times` the sum of the elementwise products of columns of d and what stands there.
+  const auto add = [&](int64_t begin, int64_t end, double times) {
+    parallel_for(ops.threads(), rows, [&](int64_t row, int) {
+      const float* a = d.data<float>() + row * d.row_stride();
+      const float* b = product.data<float>() + row * product.row_stride();
+      double sum = 0.0;
+      for (int64_t i = begin; i < end; ++i) {
+        sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+      }
+      sums[static_cast<size_t>(row)] += times * sum;
+    });
+  };
+  // H is symmetric: of its blocks only those on the diagonal and below it are multiplied.
+  for (int64_t begin = 0; begin < cols; begin += kErrorBlock) {
+    const int64_t end = std::min(cols, begin + kErrorBlock);
+    const Tensor to = product.columns(begin, end);
+    if (end < cols) {
+      ops.gemm(d.columns(end, cols), Transpose::no, part(h, end, cols, begin, end), Transpose::no,
+               to, Accumulate::no);
+      add(begin, end, 2.0);
     }
-    sums[static_cast<size_t>(row)] = sum;
-  });
+    ops.gemm(d.columns(begin, end), Transpose::no, part(h, begin, end, begin, end), Transpose::no,
+             to, Accumulate::no);
+    add(begin, end, 1.0);
+  }
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 

@@ -7,14 +7,11 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "conversion/rate_choice.h"
+#include "recipe/quantise_options.h"
 
 namespace jackscrew {
 
-namespace {
-
-constexpr double kMostBits = 8.0;  // that the option bits has
-
-}  // namespace
+namespace {}  // namespace
 
 size_t MixedRates::group_of(const WeightSpec& weight) const {
   if (!counts_memory()) return 0;

@@ -98,6 +98,12 @@ CalibrationSize calibration_size(const Recipe& recipe, const ModelConfig& config
           given ? recipe.sequence_len : std::min(kCalibrationLength, config.longest_sequence())};
 }
 
+Recipe calibrating(const Recipe& recipe) {
+  Recipe out = recipe;
+  if (rate_fits_a_run(recipe)) out.product = "auto";
+  return out;
+}
+
 JsonObject QuantisationReport::to_json() const {
   std::string rows;
   for (const QuantisedMatrix& matrix : matrices) {
@@ -162,7 +168,7 @@ QuantisationSettings quantisation_settings(const Recipe& recipe, const Converted
   const auto sum = [](uint32_t crc) { return fmt::format("{:08x}", crc); };
   settings["version"] = JACKSCREW_VERSION;
   settings["isa"] = isa_name(choose_isa(recipe.isa));
-  settings["product"] = recipe.product;
+  settings["product"] = calibrating(recipe).product;
   ProgressBar bar(std::cerr, style, "checking model", checksum_bytes(model.base), "B");
   settings["model"] = sum(model_checksum(model.base, bar.callback()));
   bar.finish();
@@ -198,8 +204,9 @@ std::string progress_text(const QuantisationProgress& progress, const ModelConfi
 
 int64_t quantising_memory(const Recipe& recipe, const ModelFiles& files, const Rounder& rounder,
                           const QuantisationPlan& plan, const CalibrationSize& text) {
-  return blocks_memory(recipe, files, rounder, {measured_sequences(text, plan), text.sequence_len},
-                       text, rounded_head(files.config, plan));
+  return blocks_memory(calibrating(recipe), files, rounder,
+                       {measured_sequences(text, plan), text.sequence_len}, text,
+                       rounded_head(files.config, plan));
 }
 
 QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files, Rounder& rounder,
@@ -220,7 +227,8 @@ QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files
   }
   require_disk(plan, files.config, text, checkpoint, output);
   require_memory(quantising_memory(recipe, files, rounder, plan, text.size()));
-  const BlockWork work{recipe, files, rounder, checkpoint, style};
+  const Recipe how = calibrating(recipe);
+  const BlockWork work{how, files, rounder, checkpoint, style};
   if (rounder.measures()) {
     report.memory = measure_blocks(work, part_of(text, measured_sequences(text.size(), plan)));
     rounder.choose(checkpoint.progress().costs);

@@ -61,6 +61,10 @@ class QuantisationPlan {
   QuantisationReport report_;
 };
 
+// The recipe of calibration itself. With a run that is to fit, the recipe's product is the run's,
+// and calibration has f32.
+Recipe calibrating(const Recipe& recipe);
+
 // All settings and inputs that determine the result. The model is read once, under a progress bar.
 QuantisationSettings quantisation_settings(const Recipe& recipe, const ConvertedModel& model,
                                            const Rounder& rounder, const CalibrationText& text,
@@ -75,8 +79,8 @@ int64_t quantising_memory(const Recipe& recipe, const ModelFiles& files, const R
                           const QuantisationPlan& plan, const CalibrationSize& text);
 
 // Quantises the model and writes it to output.path(); the caller commits, and removes the
-// checkpoint. One block's weights are in memory at a time. A block reads the calibration text as
-// the quantised blocks before it transform it. A rounder that measures does so first, on a part of
+// checkpoint. One block's weights are in memory at a time. A layer reads the calibration text as
+// the quantised layers before it transform it. A rounder that measures does so first, on a part of
 // the text and over the unquantised model. The result does not depend on the number of threads, nor
 // on the block from which the checkpoint (of the same settings) continues.
 QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files, Rounder& rounder,

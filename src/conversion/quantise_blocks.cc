@@ -11,39 +11,35 @@ namespace jackscrew {
 
 namespace {
 
-// Visits the matrices of a block and prepares each for rounding.
+// Over the text: observing each part, and ending the block.
+constexpr int64_t kPassesPerBlock = std::ssize(kBlockParts) + 1;
+
+// Visits the matrices that read one input, and prepares each for rounding.
 class MatrixVisits {
  public:
-  // `notes` gets a line for every input that needs more damping than was asked for.
-  MatrixVisits(CalibrationRun& run, const Rounder& rounder, std::vector<std::string>& notes)
-      : run_(run), rounder_(rounder), notes_(notes) {}
+  // `notes` gets a line for an input that needs more damping than was asked for.
+  MatrixVisits(CalibrationRun& run, const Rounder& rounder, Hessian hessian,
+               std::vector<std::string>& notes)
+      : run_(run), rounder_(rounder), hessian_(std::move(hessian)), notes_(notes) {}
 
-  // Calls use(matrix, hessian). matrix.w is a copy of weight.as_f32() with its columns in the order
-  // of rounding; `spec` describes the weight in the files.
+  // Calls use(matrix, h). matrix.w is a copy of weight.as_f32() with its columns in the order of
+  // rounding; h is the Hessian's matrix; `spec` describes the weight in the files.
   template <class Use>
-  void visit(const Weight& weight, const WeightSpec& spec, const BlockHessians& hessians,
-             const Use& use) {
-    const Hessian& hessian = hessians.of(weight.spec());
-    const size_t input = hessians.input_of(weight.spec());
-    if (input_ != input) factor(hessian, spec);
-    input_ = input;
+  void visit(const Weight& weight, const WeightSpec& spec, const Use& use) {
+    if (!is_factored_) factor(spec);
+    is_factored_ = true;
     Ops& ops = run_.ops();
     const Tensor w = weight.as_f32();
     const OwnedTensor ordered = scratch(w);
     double energy = 0.0;
     {
       const OwnedTensor product = scratch(w);
-      energy = output_error(ops, w, hessian.matrix(), product.view());
+      energy = output_error(ops, w, hessian_.matrix(), product.view());
     }
     ops.copy(ordered.view(), w);
     reorder_columns(ops, ordered.view(), order_, Reorder::forth);
     use(MatrixToRound{ops, run_.memory(), spec, ordered.view(), factor_.u.view(), order_, energy},
-        hessian);
-  }
-  // Forgets the block's inputs; the next block has others.
-  void end_block() {
-    factor_ = {};
-    input_.reset();
+        hessian_.matrix());
   }
 
   OwnedTensor scratch(const Tensor& like) const {
@@ -51,90 +47,82 @@ class MatrixVisits {
   }
 
  private:
-  void factor(const Hessian& hessian, const WeightSpec& weight) {
-    order_ = hessian.order(rounder_.column_order());
-    factor_ = {};
+  void factor(const WeightSpec& weight) {
+    order_ = hessian_.order(rounder_.column_order());
     if (!rounder_.compensates()) return;
     const double damping = rounder_.damping();
-    factor_ = inverse_factor(run_.ops(), run_.memory(), hessian.matrix(), order_, damping);
+    factor_ = inverse_factor(run_.ops(), run_.memory(), hessian_.matrix(), order_, damping);
     if (factor_.damping == damping) return;
-    const std::string note =
+    notes_.push_back(
         fmt::format("the inputs of {} are nearly dependent: damp_percent is {:g} there",
-                    weight.name, factor_.damping);
-    if (std::ranges::find(notes_, note) == notes_.end()) notes_.push_back(note);
+                    weight.name, factor_.damping));
   }
 
   CalibrationRun& run_;
   const Rounder& rounder_;
+  Hessian hessian_;
   std::vector<std::string>& notes_;
-  std::optional<size_t> input_;
+  bool is_factored_ = false;
   std::vector<int32_t> order_;
   InverseFactor factor_;
 };
 
-// Quantises matrices for good: the model's weights become the values that the files will hold.
-class BlockQuantiser {
- public:
-  BlockQuantiser(CalibrationRun& run, const Rounder& rounder, QuantisationProgress& progress)
-      : run_(run), rounder_(rounder), progress_(progress), visits_(run, rounder, progress.notes) {}
+// Rounds a matrix for good: the model's weight becomes the values that the files will hold. Returns
+// the tensors of the files.
+std::vector<TensorBytes> round_matrix(MatrixVisits& visits, const Rounder& rounder,
+                                      const Weight& weight, const WeightSpec& spec,
+                                      QuantisationProgress& progress) {
+  std::vector<TensorBytes> out;
+  visits.visit(weight, spec, [&](const MatrixToRound& matrix, const Tensor& h) {
+    out = rounder.round(matrix);
+    reorder_columns(matrix.ops, matrix.w, matrix.order, Reorder::back);
+    const Tensor w = weight.as_f32();
+    const float* rounded = matrix.w.data<float>();
+    float* values = w.data<float>();
+    for (int64_t i = 0; i < w.size(); ++i) values[i] -= rounded[i];
+    const OwnedTensor product = visits.scratch(w);
+    const double off = output_error(matrix.ops, w, h, product.view());
+    matrix.ops.copy(w, matrix.w);
+    progress.errors[spec.name] = matrix.energy > 0.0 ? off / matrix.energy : 0.0;
+  });
+  return out;
+}
 
-  // The tensors of the block's matrices.
-  std::vector<TensorBytes> round_block(const BlockHessians& hessians, const ProgressStyle& style) {
-    std::vector<TensorBytes> out;
-    for (const Weight* weight : run_.linears()) {
-      if (style.check) style.check();
-      if (!rounder_.rounds(weight->spec())) continue;
-      std::vector<TensorBytes> tensors = round(*weight, weight->spec(), hessians);
-      std::ranges::move(tensors, std::back_inserter(out));
+// Lets the text pass the next block up to its last part, and calls use(visits, weight) for every
+// matrix that is rounded, as the text gets there.
+template <class Use>
+void visit_block(const BlockWork& work, CalibrationRun& run, const ProgressCallback& passed,
+                 QuantisationProgress& progress, const Use& use) {
+  run.begin_block();
+  for (const BlockPart part : kBlockParts) {
+    MatrixVisits visits(run, work.rounder, run.observe(part, passed), progress.notes);
+    for (const Weight* weight : run.linears(part)) {
+      if (work.style.check) work.style.check();
+      if (work.rounder.rounds(weight->spec())) use(visits, *weight);
     }
-    visits_.end_block();
-    return out;
   }
-
-  // `spec` describes the weight in the files.
-  std::vector<TensorBytes> round(const Weight& weight, const WeightSpec& spec,
-                                 const BlockHessians& hessians) {
-    std::vector<TensorBytes> out;
-    visits_.visit(weight, spec, hessians, [&](const MatrixToRound& matrix, const Hessian& hessian) {
-      out = rounder_.round(matrix);
-      reorder_columns(matrix.ops, matrix.w, matrix.order, Reorder::back);
-      const Tensor w = weight.as_f32();
-      const float* rounded = matrix.w.data<float>();
-      float* values = w.data<float>();
-      for (int64_t i = 0; i < w.size(); ++i) values[i] -= rounded[i];
-      const OwnedTensor product = visits_.scratch(w);
-      const double off = output_error(matrix.ops, w, hessian.matrix(), product.view());
-      matrix.ops.copy(w, matrix.w);
-      progress_.errors[spec.name] = matrix.energy > 0.0 ? off / matrix.energy : 0.0;
-    });
-    return out;
-  }
-
- private:
-  CalibrationRun& run_;
-  const Rounder& rounder_;
-  QuantisationProgress& progress_;
-  MatrixVisits visits_;
-};
+}
 
 // What a part of the model takes while its matrices are rounded, or measured, one after another.
 int64_t visits_memory(const CalibrationMemory& part, const Rounder& rounder,
                       const std::vector<WeightSpec>& weights, bool measures) {
   int64_t most = 0;
   for (const WeightSpec& weight : weights) {
-    if (!rounder.rounds(weight)) continue;
-    const int64_t matrix = booked_f32(weight.rows, weight.cols);
-    // The copy in the order of rounding, beside it what an error is computed with, or the rounder.
-    const int64_t rounding = matrix + std::max(matrix, measures ? rounder.measure_bytes(weight)
-                                                                : rounder.round_bytes(weight));
-    int64_t factor = 0, factoring = 0;
-    if (rounder.compensates()) {
-      factor = booked_f32(weight.cols, weight.cols);
-      factoring = inverse_factor_bytes(weight.cols);
+    const int64_t hessian = booked_f32(weight.cols, weight.cols);
+    int64_t rounding = 0;
+    if (rounder.rounds(weight)) {
+      const int64_t matrix = booked_f32(weight.rows, weight.cols);
+      // The copy in the order of rounding, beside it what an error is computed with, or the
+      // rounder.
+      rounding = matrix + std::max(matrix, measures ? rounder.measure_bytes(weight)
+                                                    : rounder.round_bytes(weight));
+      if (rounder.compensates()) {
+        rounding = hessian + std::max(inverse_factor_bytes(weight.cols), rounding);
+      }
     }
-    most = std::max(most, factor + std::max(factoring, rounding));
+    most = std::max(most, hessian + rounding);
   }
-  return part.stream + part.part + part.hessians + most;
+  return part.text + part.part + most;
 }
 
 // Continues the run from the checkpoint, after `done` blocks.
@@ -156,19 +144,15 @@ int64_t blocks_memory(const Recipe& recipe, const ModelFiles& files, const Round
       return CalibrationRun::plan(recipe, files, size, spec);
     };
     const CalibrationMemory embedding = plan({0, 0, true, false});
-    most = std::max(most, embedding.stream + embedding.part);
+    most = std::max(most, embedding.text + embedding.part);
+    const auto add = [&](const StageSpec& spec, const std::vector<WeightSpec>& weights) {
+      most = std::max(most, visits_memory(plan(spec), rounder, weights, measures));
+    };
     for (int64_t block = 0; block < blocks; ++block) {
       const StageSpec spec{block, block + 1, false, false};
-      const CalibrationMemory part = plan(spec);
-      if (!measures) {
-        most = std::max(most, part.stream + part.part + part.hessians + part.batch);
-      }
-      most = std::max(most, visits_memory(part, rounder, weights_of(files.config, spec), measures));
+      add(spec, linears_of(files.config, spec));
     }
-    if (head && !measures) {
-      const CalibrationMemory part = plan({blocks, blocks, false, true});
-      most = std::max(most, visits_memory(part, rounder, {*head}, false));
-    }
+    if (head && !measures) add({blocks, blocks, false, true}, {*head});
   };
   if (rounder.measures()) add_pass(measured, true);
   add_pass(text, false);
@@ -181,24 +165,21 @@ int64_t measure_blocks(const BlockWork& work, const CalibrationText& text) {
   if (progress.measured == blocks) return 0;
   CalibrationRun run(work.recipe, work.files, text);
   restore_stream(run, work.checkpoint, progress.measured);
-  ProgressBar bar(std::cerr, work.style, "measuring", blocks * text.tokens(), "tokens");
-  bar.advance(progress.measured * text.tokens());
-  MatrixVisits visits(run, work.rounder, progress.notes);
+  // Nobody reads the outputs of the last block.
+  ProgressBar bar(std::cerr, work.style, "measuring",
+                  (kPassesPerBlock * blocks - 1) * text.tokens(), "tokens");
+  bar.advance(kPassesPerBlock * progress.measured * text.tokens());
   while (progress.measured < blocks) {
-    run.begin_block();
-    const BlockHessians hessians = run.observe_and_advance(bar.callback());
-    for (const Weight* weight : run.linears()) {
-      if (work.style.check) work.style.check();
-      if (!work.rounder.rounds(weight->spec())) continue;
-      visits.visit(*weight, weight->spec(), hessians,
-                   [&](const MatrixToRound& matrix, const Hessian&) {
-                     progress.costs[weight->name()] = work.rounder.measure(matrix);
-                   });
-    }
-    visits.end_block();
+    visit_block(
+        work, run, bar.callback(), progress, [&](MatrixVisits& visits, const Weight& weight) {
+          visits.visit(weight, weight.spec(), [&](const MatrixToRound& matrix, const Tensor&) {
+            progress.costs[weight.name()] = work.rounder.measure(matrix);
+          });
+        });
     ++progress.measured;
-    work.checkpoint.keep(run.ops(), progress, {},
-                         progress.measured < blocks ? &run.stream() : nullptr);
+    const bool is_read = progress.measured < blocks;
+    if (is_read) run.end_block(bar.callback());
+    work.checkpoint.keep(run.ops(), progress, {}, is_read ? &run.stream() : nullptr);
   }
   bar.finish();
   return run.memory().ledger().peak;
@@ -212,21 +193,25 @@ int64_t round_blocks(const BlockWork& work, const CalibrationText& text,
   CalibrationRun run(work.recipe, work.files, text);
   restore_stream(run, work.checkpoint, progress.rounded);
   // Without a head, nobody reads the outputs of the last block.
-  ProgressBar bar(std::cerr, work.style, "quantising",
-                  (2 * blocks + (head ? 1 : -1)) * text.tokens(), "tokens");
-  bar.advance(2 * progress.rounded * text.tokens());
-  BlockQuantiser quantiser(run, work.rounder, progress);
+  const int64_t passes = kPassesPerBlock * blocks + (head ? 1 : -1);
+  ProgressBar bar(std::cerr, work.style, "quantising", passes * text.tokens(), "tokens");
+  bar.advance(kPassesPerBlock * progress.rounded * text.tokens());
   while (progress.rounded < blocks) {
-    run.begin_block();
-    const auto tensors = quantiser.round_block(run.observe(bar.callback()), work.style);
+    std::vector<TensorBytes> tensors;
+    visit_block(
+        work, run, bar.callback(), progress, [&](MatrixVisits& visits, const Weight& weight) {
+          std::ranges::move(round_matrix(visits, work.rounder, weight, weight.spec(), progress),
+                            std::back_inserter(tensors));
+        });
     ++progress.rounded;
     const bool is_read = head || progress.rounded < blocks;
-    if (is_read) run.advance(bar.callback());
+    if (is_read) run.end_block(bar.callback());
     work.checkpoint.keep(run.ops(), progress, tensors, is_read ? &run.stream() : nullptr);
   }
   if (head) {
     run.begin_head();
-    const auto tensors = quantiser.round(run.head(), *head, run.observe_head(bar.callback()));
+    MatrixVisits visits(run, work.rounder, run.observe_head(bar.callback()), progress.notes);
+    const auto tensors = round_matrix(visits, work.rounder, run.head(), *head, progress);
     ++progress.rounded;
     work.checkpoint.keep(run.ops(), progress, tensors, nullptr);
   }

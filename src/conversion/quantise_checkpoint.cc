@@ -17,7 +17,7 @@ namespace jackscrew {
 
 namespace {
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;
 constexpr const char* kProgress = "progress.json";
 constexpr const char* kStream = "stream";
 

@@ -297,7 +297,8 @@ ModelConfig gguf_config(const GgufFile& file) {
     throw Error(error.kind(), where + ": " + error.what(), error.hint());
   }
   if (config.architecture->nope) {
-    config.unrotated = unrotated_every(kGgufUnrotatedInterval, config.num_hidden_layers);
+    // GGUF does not say which blocks do not rotate.
+    config.unrotated = unrotated_every(kUnrotatedInterval, config.num_hidden_layers);
   }
   config.rope_scaling = parse_scaling(file, config);
   config.validate();

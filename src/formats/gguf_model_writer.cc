@@ -101,10 +101,10 @@ void add_config(const GgufModel& model, const std::vector<ModelTensor>& tensors,
     metadata.add(own + "attention.sliding_window", unsigned_of(config.sliding_window));
   }
   if (!config.unrotated.empty() &&
-      config.unrotated != unrotated_every(kGgufUnrotatedInterval, config.num_hidden_layers)) {
-    no_place(fmt::format("blocks without rotary positions other than every {}th",
-                         kGgufUnrotatedInterval),
-             "a Hugging Face directory has: give output_dir instead of a .gguf");
+      config.unrotated != unrotated_every(kUnrotatedInterval, config.num_hidden_layers)) {
+    no_place(
+        fmt::format("blocks without rotary positions other than every {}th", kUnrotatedInterval),
+        "a Hugging Face directory has: give output_dir instead of a .gguf");
   }
   add_rope(config, own, metadata);
 }

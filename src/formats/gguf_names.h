@@ -23,8 +23,6 @@ inline constexpr GgufArchitecture kGgufArchitectures[] = {{"llama", "LlamaForCau
                                                           {"qwen2", "Qwen2ForCausalLM", false},
                                                           {"qwen3", "Qwen3ForCausalLM", false},
                                                           {"smollm3", "SmolLM3ForCausalLM", true}};
-// GGUF does not say which blocks of a model do not rotate: every fourth.
-inline constexpr int64_t kGgufUnrotatedInterval = 4;
 
 struct GgufName {
   const char* gguf;

@@ -198,7 +198,7 @@ void parse_unrotated(const JsonFields& fields, ModelConfig& config) {
   if (!config.architecture->nope) return;
   const auto layers = static_cast<size_t>(config.num_hidden_layers);
   const std::vector<int64_t> rotates = fields.integers("no_rope_layers");
-  const int64_t interval = fields.integer("no_rope_layer_interval", 4);
+  const int64_t interval = fields.integer("no_rope_layer_interval", kUnrotatedInterval);
   if ((!rotates.empty() && rotates.size() < layers) || interval <= 0) {
     fail(ErrorKind::model, "{}: no_rope_layers has {} entries for {} layers, and interval {}",
          fields.where(), rotates.size(), layers, interval);

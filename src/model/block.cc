@@ -157,25 +157,14 @@ Tensor Block::backward_heads(Context& context, const Batch& batch, const std::op
   return projected;
 }
 
-// Runs the block up to and including gate and up, and fills `saved`.
-void Block::attend(Context& context, const Batch& batch, const Tensor& x,
-                   const BlockActivations& saved, KvCache* cache) const {
-  const int64_t tokens = x.rows();
-  {
-    const Arena::Frame frame(context.scratch);
-    const Tensor normed = take_linear(context, tokens, config_->hidden_size);
-    norm1_.forward(context, x, normed, saved.norm1_rstd);
-    LinearInput input(normed);
-    q_.forward(context, input, saved.q);
-    k_.forward(context, input, saved.k);
-    v_.forward(context, input, saved.v);
-  }
+void Block::attend(Context& context, const Batch& batch, const BlockActivations& saved,
+                   KvCache* cache) const {
   const Arena::Frame frame(context.scratch);
   Tensor q = saved.q;
   Tensor k = saved.k;
   if (q_norm_) {
-    q = context.scratch.tensor(types_.attention, {tokens, saved.q.cols()});
-    k = context.scratch.tensor(types_.attention, {tokens, saved.k.cols()});
+    q = context.scratch.tensor(types_.attention, {q.rows(), q.cols()});
+    k = context.scratch.tensor(types_.attention, {k.rows(), k.cols()});
     q_norm_->forward(context, by_head(saved.q), by_head(q), saved.q_rstd);
     k_norm_->forward(context, by_head(saved.k), by_head(k), saved.k_rstd);
   }
@@ -191,28 +180,78 @@ void Block::attend(Context& context, const Batch& batch, const Tensor& x,
     context.ops.attention_forward(shape(batch.cu_seqlens, cache->cu_seqlens_k.view()), q, keys,
                                   values, saved.attention, saved.lse, context.scratch);
   }
-  LinearInput attention(saved.attention);
-  o_.forward_onto(context, attention, x, saved.residual_mid);
-  const Tensor normed = take_linear(context, tokens, config_->hidden_size);
-  norm2_.forward(context, saved.residual_mid, normed, saved.norm2_rstd);
-  LinearInput input(normed);
-  gate_.forward(context, input, saved.gate);
-  up_.forward(context, input, saved.up);
+}
+
+Tensor Block::input_of(BlockPart part, Context& context, const Batch& batch, const Tensor& x,
+                       const BlockActivations& saved, KvCache* cache) const {
+  if (part == BlockPart::o) {
+    attend(context, batch, saved, cache);
+    return saved.attention;
+  }
+  const bool is_down = part == BlockPart::down;
+  const Tensor input = take_linear(context, batch.tokens(),
+                                   is_down ? config_->intermediate_size : config_->hidden_size);
+  if (part == BlockPart::qkv) norm1_.forward(context, x, input, saved.norm1_rstd);
+  if (part == BlockPart::gate_up) {
+    norm2_.forward(context, saved.residual_mid, input, saved.norm2_rstd);
+  }
+  if (is_down) swiglu_forward(context.ops, saved.gate, saved.up, input);
+  return input;
+}
+
+void Block::multiply(BlockPart part, Context& context, LinearInput& input, const Tensor& x,
+                     const BlockActivations& saved, const Tensor& out) const {
+  switch (part) {
+    case BlockPart::qkv:
+      q_.forward(context, input, saved.q);
+      k_.forward(context, input, saved.k);
+      v_.forward(context, input, saved.v);
+      return;
+    case BlockPart::o:
+      o_.forward_onto(context, input, x, saved.residual_mid);
+      return;
+    case BlockPart::gate_up:
+      gate_.forward(context, input, saved.gate);
+      up_.forward(context, input, saved.up);
+      return;
+    case BlockPart::down:
+      down_.forward_onto(context, input, saved.residual_mid, out);
+      return;
+  }
+}
+
+std::vector<const Weight*> Block::weights_of(BlockPart part) const {
+  switch (part) {
+    case BlockPart::qkv:
+      return {&q_.weight(), &k_.weight(), &v_.weight()};
+    case BlockPart::o:
+      return {&o_.weight()};
+    case BlockPart::gate_up:
+      return {&gate_.weight(), &up_.weight()};
+    case BlockPart::down:
+      return {&down_.weight()};
+  }
+  return {};
+}
+
+void Block::run(std::span<const BlockPart> parts, Context& context, const Batch& batch,
+                const Tensor& x, const BlockActivations& saved, const Tensor& out,
+                KvCache* cache) const {
+  for (const BlockPart part : parts) {
+    const Arena::Frame frame(context.scratch);
+    LinearInput input(input_of(part, context, batch, x, saved, cache));
+    multiply(part, context, input, x, saved, out);
+  }
 }
 
 void Block::forward(Context& context, const Batch& batch, const Tensor& x,
                     const BlockActivations& saved, const Tensor& out, KvCache* cache) const {
-  attend(context, batch, x, saved, cache);
-  const Arena::Frame frame(context.scratch);
-  const Tensor h = take_linear(context, x.rows(), config_->intermediate_size);
-  swiglu_forward(context.ops, saved.gate, saved.up, h);
-  LinearInput input(h);
-  down_.forward_onto(context, input, saved.residual_mid, out);
+  run(kBlockParts, context, batch, x, saved, out, cache);
 }
 
 void Block::recompute(Context& context, const Batch& batch, const Tensor& x,
                       const BlockActivations& saved) const {
-  attend(context, batch, x, saved, nullptr);
+  run(std::span(kBlockParts).first(kBlockParts.size() - 1), context, batch, x, saved, {}, nullptr);
 }
 
 void Block::backward(Context& context, const Batch& batch, const Tensor& x,

@@ -1,7 +1,9 @@
 // One transformer block: attention and MLP with their hand-written backward.
 #pragma once
 
+#include <array>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "model/batch.h"
@@ -59,6 +61,11 @@ struct BlockLayers {
   Linear gate, up, down;
 };
 
+// The linear layers of a block in the order of the forward pass: those of a part read one input.
+enum class BlockPart : uint8_t { qkv, o, gate_up, down };
+inline constexpr std::array kBlockParts = {BlockPart::qkv, BlockPart::o, BlockPart::gate_up,
+                                           BlockPart::down};
+
 class Block {
  public:
   // Block `layer` of the model, in a stage that begins with block `first`.
@@ -72,6 +79,14 @@ class Block {
   // are added there. The length and cu_seqlens_k are the caller's to set.
   void forward(Context& context, const Batch& batch, const Tensor& x, const BlockActivations& saved,
                const Tensor& out, KvCache* cache) const;
+  // forward() in steps: for each of kBlockParts, what its linear layers read, in context.scratch or
+  // in `saved`, and then their outputs, in `saved` or, of down, in `out`. A part needs of `saved`
+  // what the parts before it have left there.
+  Tensor input_of(BlockPart part, Context& context, const Batch& batch, const Tensor& x,
+                  const BlockActivations& saved, KvCache* cache) const;
+  void multiply(BlockPart part, Context& context, LinearInput& input, const Tensor& x,
+                const BlockActivations& saved, const Tensor& out) const;
+  std::vector<const Weight*> weights_of(BlockPart part) const;
   // Fills `saved` again from x, with the same bits.
   void recompute(Context& context, const Batch& batch, const Tensor& x,
                  const BlockActivations& saved) const;
@@ -81,7 +96,11 @@ class Block {
                 const BlockActivations& saved, const Tensor& d, bool need_dx) const;
 
  private:
-  void attend(Context& context, const Batch& batch, const Tensor& x, const BlockActivations& saved,
+  // Runs the forward pass of some parts.
+  void run(std::span<const BlockPart> parts, Context& context, const Batch& batch, const Tensor& x,
+           const BlockActivations& saved, const Tensor& out, KvCache* cache) const;
+  // Queries and keys are normed and rotated, attention runs; fills saved.attention.
+  void attend(Context& context, const Batch& batch, const BlockActivations& saved,
               KvCache* cache) const;
   void backward_mlp(Context& context, const BlockActivations& saved, const Tensor& d) const;
   void backward_attention(Context& context, const Batch& batch, const Tensor& x,

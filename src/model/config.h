@@ -100,7 +100,9 @@ struct ModelConfig {
   }
 };
 
-// That every `interval`th block does not rotate, as SmolLM3 has it with 4. `interval` is positive.
+// That every `interval`th block does not rotate. `interval` is positive.
 std::vector<bool> unrotated_every(int64_t interval, int64_t layers);
+// SmolLM3's, where nothing else is said.
+inline constexpr int64_t kUnrotatedInterval = 4;
 
 }  // namespace jackscrew

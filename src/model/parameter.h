@@ -40,6 +40,7 @@ class Linear {
   Linear(Parameter& parameter, Parameter* bias, const Product& product,
          std::vector<Parameter*> product_parameters = {});
 
+  const Weight& weight() const { return *parameter_->weight; }
   bool learns() const {
     return parameter_->learns() || bias_learns() || product_parameters_learn();
   }

@@ -295,12 +295,16 @@ void Stage::backward(const Context& of_step, const Batch& batch, const Tensor& d
   if (context.is_last_micro_batch) embedding_->slot->complete(context);
 }
 
-void Stage::logits(Context& context, const Tensor& hidden, const Tensor& out) const {
-  const Arena::Frame frame(context.scratch);
+Tensor Stage::head_input(Context& context, const Tensor& hidden) const {
   const Tensor normed = context.scratch.tensor(types_.linear, {hidden.rows(), hidden.cols()});
   const Tensor rstd = context.scratch.tensor(DType::f32, {hidden.rows()});
   final_norm_->forward(context, hidden, normed, rstd);
-  LinearInput input(normed);
+  return normed;
+}
+
+void Stage::logits(Context& context, const Tensor& hidden, const Tensor& out) const {
+  const Arena::Frame frame(context.scratch);
+  LinearInput input(head_input(context, hidden));
   head_->forward(context, input, out);
 }
 

@@ -48,6 +48,9 @@ class Stage {
   // parameters that products keep.
   const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
   const StageSpec& spec() const { return spec_; }
+  // The parts of the stage, for callers that run them one by one.
+  const std::vector<Block>& blocks() const { return blocks_; }
+  const ActivationTypes& types() const { return types_; }
 
   // Runs the blocks and returns the residual stream after them, f32 [tokens, hidden], in stash
   // memory. `input` is the previous stage's output, null for a stage with the embedding. It must
@@ -63,6 +66,9 @@ class Stage {
   // nothing below learns, it may stop early and leave d unspecified.
   void backward(const Context& context, const Batch& batch, const Tensor& d, Stash& stash) const;
 
+  // What the head reads of rows of the residual stream, f32 [rows, hidden]: in context.scratch, of
+  // type ActivationTypes::linear.
+  Tensor head_input(Context& context, const Tensor& hidden) const;
   // Writes the logits of rows of the residual stream, f32 [rows, hidden], to out, f32 [rows,
   // vocab].
   void logits(Context& context, const Tensor& hidden, const Tensor& out) const;

@@ -14,7 +14,7 @@ constexpr OptionSpec kQuantiseOptions[] = {
          "gptq: bits of a code: 2 3 4 8; exl2, gguf: bits of a weight on average over the linear "
          "layers of the blocks, with all that is stored of them: codes, scales, order of columns",
      .min = 2,
-     .max = 8,
+     .max = kMostBits,
      .affects_result = false},
     {.name = "head_bits",
      .type = integer,

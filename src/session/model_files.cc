@@ -81,7 +81,9 @@ ModelConfig shape_config(const NamedShape& shape) {
   config.tie_word_embeddings = shape.tied;
   config.max_position_embeddings = shape.context;
   config.validate();
-  if (config.architecture->nope) config.unrotated = unrotated_every(4, shape.layers);
+  if (config.architecture->nope) {
+    config.unrotated = unrotated_every(kUnrotatedInterval, shape.layers);
+  }
   return config;
 }
 

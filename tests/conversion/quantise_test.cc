@@ -64,6 +64,23 @@ TEST_F(SlowQuantise, MemoryAsPlanned) {
   expect_memory_as_planned("bits=8 rounding=nearest");
 }
 
+// Without data the program's own text calibrates, and the result says so.
+TEST_F(SlowQuantise, HasATextOfItsOwn) {
+  const std::string command = fmt::format(
+      "quantize model={} output_dir={} bits=4 group_size=32 "
+      "sequence_len=64 calibration_sequences=16 ",
+      path("base"), path("own"));
+  const std::string note = "calibrated on the program's own text";
+  EXPECT_NE(run(command + "--dry-run").out.find(note), std::string::npos);
+  const json said = answer(command + "--json --quiet");
+  EXPECT_EQ(said["calibration_tokens"], 16 * 64);
+  EXPECT_NE(said["notes"].dump().find(note), std::string::npos);
+  // The usual amount, evenly spaced, is there for vocabularies of any size.
+  const ModelFiles files = open_model(path("base"));
+  const auto tokens = calibration_tokens(make_tokenizer("auto", files));
+  EXPECT_GE(calibration_text(tokens, 128, 512, 1).sequences, 128);
+}
+
 TEST_F(SlowQuantise, SameBytesWithAnyThreads) {
   expect_same_bytes_with_any_threads("bits=4 desc_act=true sym=false");
 }
@@ -189,21 +206,21 @@ TEST(CalibrationText, IsSpreadOverTheData) {
   for (int32_t i = 0; i < 25; ++i) {
     examples.push_back({{4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3}, {1, 1, 1, 1}});
   }
-  const Dataset data(std::move(examples), 4);
-  const CalibrationText text = calibration_text(data, 3, 10, 30);
+  const std::vector<int32_t> tokens = calibration_tokens(Dataset(std::move(examples), 4));
+  const CalibrationText text = calibration_text(tokens, 3, 10, 30);
   ASSERT_EQ(text.tokens(), 30);
   EXPECT_EQ(text.ids[0], 0);
   EXPECT_EQ(text.ids[9], 9);
   EXPECT_EQ(text.ids[10], 30);
   EXPECT_EQ(text.ids[20], 60);
-  EXPECT_EQ(calibration_text(data, 50, 10, 100).sequences, 10);
+  EXPECT_EQ(calibration_text(tokens, 50, 10, 100).sequences, 10);
   // The text has enough, but calibration_sequences takes less of it.
   expect_message(ErrorKind::data, "100 tokens, 10 whole sequences of 10 each; 3 of them",
-                 [&] { calibration_text(data, 3, 10, 31); });
+                 [&] { calibration_text(tokens, 3, 10, 31); });
   expect_error(ErrorKind::data, "set calibration_sequences to 4 or more",
-               [&] { calibration_text(data, 3, 10, 31); });
+               [&] { calibration_text(tokens, 3, 10, 31); });
   expect_error(ErrorKind::data, "at least 101 are needed",
-               [&] { calibration_text(data, 30, 10, 101); });
+               [&] { calibration_text(tokens, 30, 10, 101); });
 }
 
 }  // namespace

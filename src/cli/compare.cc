@@ -12,6 +12,7 @@
 #include "conversion/compare.h"
 #include "formats/peft.h"
 #include "model/weights.h"
+#include "report/comparison_page.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
 #include "session/plan.h"
@@ -20,18 +21,29 @@ namespace jackscrew {
 
 namespace {
 
-// A row of the table.
-struct ComparedModel {
-  std::string name;
-  int64_t bytes = 0;  // of its weights, as they are stored
-  double loss = 0, divergence = 0, agreement = 1, rate = 0;
+JsonObject to_json(const ComparedModel& model) {
+  JsonObject json;
+  json.add("model", model.name).add("bytes", model.bytes).add("loss", model.loss);
+  json.add("kl", model.divergence).add("agreement", model.agreement);
+  return json.add("tokens_per_second", model.rate);
+}
 
-  JsonObject to_json() const {
-    JsonObject json;
-    json.add("model", name).add("bytes", bytes).add("loss", loss).add("kl", divergence);
-    return json.add("agreement", agreement).add("tokens_per_second", rate);
+// Throws Error(usage) where no page can be written there.
+void check_page(const Recipe& recipe) {
+  const fs::path page = recipe.output;
+  if (page.extension() != ".html") {
+    throw Error(ErrorKind::usage, fmt::format("output={} is not the name of a page", recipe.output),
+                "output=NAME.html");
   }
-};
+  if (fs::exists(page) && !recipe.overwrite) {
+    throw Error(ErrorKind::usage, fmt::format("{} exists", recipe.output),
+                "overwrite=true replaces it, or give another output");
+  }
+  if (const fs::path parent = fs::absolute(page).parent_path(); !fs::is_directory(parent)) {
+    throw Error(ErrorKind::usage, fmt::format("there is no directory {}", parent.string()),
+                "make it, or give another output");
+  }
+}
 
 // Of what the model needs: its files may hold more.
 int64_t stored_bytes(const ModelFiles& files) {
@@ -102,6 +114,7 @@ int compare(const Recipe& given) {
                 "jackscrew compare MODEL MODEL eval_data=FILE");
   }
   recipe.options.require("eval_data", "compare");
+  if (!recipe.output.empty()) check_page(recipe);
   recipe.storage = "keep";  // models are compared as they are, whatever the method's storage
   const ProgressStyle style = stderr_style(recipe.quiet);
   const ModelFiles first = open_compared(recipe.operands[0], recipe.tokenizer);
@@ -129,13 +142,14 @@ int compare(const Recipe& given) {
                       found.agreement, found.rate});
   }
   const int64_t tokens = dataset.stats().trained_tokens;
-  if (!recipe.json) {
-    print_table(models, tokens);
-    return 0;
+  if (!recipe.json) print_table(models, tokens);
+  for (size_t i = 0; recipe.json && i < models.size(); ++i) {
+    fmt::print("{}\n", to_json(models[i]).add("tokens", tokens).text());
   }
-  for (const ComparedModel& model : models) {
-    fmt::print("{}\n", model.to_json().add("tokens", tokens).text());
-  }
+  if (recipe.output.empty()) return 0;
+  const std::string text = fmt::format("{}", fmt::join(recipe.eval_data, ", "));
+  write_text_atomic(recipe.output, render_comparison(models, text, tokens));
+  if (!recipe.json) fmt::print("wrote {}\n", one_line(recipe.output));
   return 0;
 }
 

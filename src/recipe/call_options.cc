@@ -13,7 +13,7 @@ constexpr OptionSpec kCallOptions[] = {
      .type = boolean,
      .default_text = "false",
      .help = "train: start over and replace what a run left in output_dir; with resume=DIR, "
-             "continue from there; merge, export, quantize: replace a model"},
+             "continue from there; merge, export, quantize: replace a model; compare: a page"},
     {.name = "json", .type = boolean, .default_text = "false", .help = "print JSON"},
     {.name = "quiet",
      .type = boolean,

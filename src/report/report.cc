@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "report/event_log.h"
-#include "report/report_style.h"
+#include "report/html_page.h"
 #include "report/svg_chart.h"
 #include "tensor/memory.h"
 
@@ -58,11 +58,7 @@ class Report {
       body += fmt::format("<details><summary>Recipe</summary><pre>{}</pre></details>\n",
                           html_text(recipe_yaml));
     }
-    return fmt::format(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-        "<meta name=\"viewport\" content=\"width=device-width\"><title>{}</title>"
-        "<style>{}</style></head><body>\n{}</body></html>\n",
-        html_text(title_), kReportStyle, body);
+    return html_page(title_, body);
   }
 
  private:

@@ -1,4 +1,4 @@
-// report.html: what a run did, on one self-contained page: no script, no font, no network.
+// report.html: what a run did, on one page.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

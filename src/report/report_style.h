@@ -1,4 +1,4 @@
-// The style of report.html: light or dark like the reader's system, and printable.
+// The style of pages: light or dark like the reader's system, and printable.
 #pragma once
 
 namespace jackscrew {
@@ -46,6 +46,7 @@ circle { fill: var(--own); }
 .sample div { white-space: pre-wrap; overflow-wrap: anywhere; }
 table.facts { width: 100%; border-spacing: 0; padding: 6px 0; }
 table.facts td { padding: 4px 14px; overflow-wrap: anywhere; }
+table.facts th { padding: 4px 14px; text-align: left; font-weight: 500; color: var(--dim); }
 table.facts td:first-child { color: var(--dim); width: 180px; }
 pre { margin: 0; padding: 12px 14px; overflow-x: auto; font-size: 13px; }
 details summary { cursor: pointer; color: var(--dim); margin: 32px 0 12px; }

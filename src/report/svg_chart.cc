@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 
 #include "base/text.h"
+#include "report/html_page.h"
 
 namespace jackscrew {
 
@@ -45,7 +47,9 @@ std::string tick_text(double value, ChartUnit unit) {
 // Maps values to places in the drawing.
 class Frame {
  public:
-  Frame(Range x, Range y, ChartUnit unit) : x_(x), y_(y), unit_(unit) {
+  // x is in bytes, or in steps.
+  Frame(Range x, Range y, ChartUnit unit, ChartUnit x_unit = ChartUnit::plain)
+      : x_(x), y_(y), unit_(unit), x_unit_(x_unit) {
     // A single value still needs a range around it.
     if (x_.length() <= 0) x_.high = x_.low + 1;
     if (y_.length() <= 0) {
@@ -75,17 +79,17 @@ class Frame {
           kLeft, kWidth - kRight, y(value), y(value), kLeft - 6, y(value) + 4,
           tick_text(value, unit_));
     });
-    // Steps are integers.
-    each_tick(x_, std::max(1.0, tick_step(x_, 6, ChartUnit::plain)), [&](double value) {
+    // Steps and bytes are integers.
+    each_tick(x_, std::max(1.0, tick_step(x_, 6, x_unit_)), [&](double value) {
       out += fmt::format("<text x=\"{:.1f}\" y=\"{}\" class=\"xtick\">{}</text>", x(value),
-                         kHeight - 8, tick_text(value, ChartUnit::plain));
+                         kHeight - 8, tick_text(value, x_unit_));
     });
     return out;
   }
 
  private:
   Range x_, y_;
-  ChartUnit unit_;
+  ChartUnit unit_, x_unit_;
 };
 
 std::string figure(const Chart& chart, const std::string& drawing) {
@@ -157,33 +161,12 @@ std::string draw_line(const Frame& frame, const ChartSeries& series) {
   return out;
 }
 
-}  // namespace
+struct Ranges {
+  Range x, y;
+};
 
-std::string html_text(const std::string& text) {
-  std::string out;
-  for (const char c : without_controls(text)) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
-std::string line_chart(const Chart& given) {
-  Chart chart = given;
+// Removes points that are not finite, and returns the ranges of the rest: none where none is left.
+std::optional<Ranges> finite_ranges(Chart& chart) {
   Range x{HUGE_VAL, -HUGE_VAL}, y{HUGE_VAL, -HUGE_VAL};
   for (ChartSeries& series : chart.series) {
     std::erase_if(series.points, [](const ChartPoint& point) { return !std::isfinite(point.y); });
@@ -192,9 +175,18 @@ std::string line_chart(const Chart& given) {
       y = {std::min(y.low, point.y), std::max(y.high, point.y)};
     }
   }
-  if (x.low > x.high) return {};
+  if (x.low > x.high) return std::nullopt;
   if (chart.from_zero) y.low = std::min(0.0, y.low);
-  const Frame frame(x, y, chart.unit);
+  return Ranges{x, y};
+}
+
+}  // namespace
+
+std::string line_chart(const Chart& given) {
+  Chart chart = given;
+  const auto ranges = finite_ranges(chart);
+  if (!ranges) return {};
+  const Frame frame(ranges->x, ranges->y, chart.unit);
   std::string drawing = frame.axes();
   for (const ChartSeries& series : chart.series) {
     if (!series.points.empty()) drawing += draw_line(frame, series);
@@ -229,6 +221,24 @@ std::string stacked_chart(const Chart& chart) {
         fmt::format("<path class=\"area c{}\" d=\"{}{}Z\"><title>{}</title></path>", series.colour,
                     path(frame, outline), path(frame, base, false), html_text(series.name));
     for (size_t i = 0; i < moments; ++i) below[i] += series.points[i].y;
+  }
+  return figure(chart, drawing);
+}
+
+std::string size_chart(const Chart& given) {
+  Chart chart = given;
+  const auto ranges = finite_ranges(chart);
+  if (!ranges) return {};
+  const Frame frame(ranges->x, ranges->y, chart.unit, ChartUnit::bytes);
+  std::string drawing = frame.axes();
+  for (const ChartSeries& series : chart.series) {
+    for (const ChartPoint& point : series.points) {
+      drawing += fmt::format(
+          "<circle class=\"c{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"5\"><title>{}, {}: "
+          "{:.5g}</title></circle>",
+          series.colour, frame.x(point.x), frame.y(point.y), html_text(series.name),
+          human_bytes(static_cast<int64_t>(point.x)), point.y);
+    }
   }
   return figure(chart, drawing);
 }

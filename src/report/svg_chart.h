@@ -1,4 +1,5 @@
-// Charts as SVG elements for a page that defines the colours: lines over steps, and stacked areas.
+// Charts as SVG elements for a page that defines the colours: lines over steps, stacked areas, and
+// points over sizes.
 #pragma once
 
 #include <string>
@@ -17,7 +18,7 @@ struct ChartSeries {
   bool dots = false;  // mark every point, for series with few
 };
 
-// The unit of numbers on the y axis.
+// The unit of numbers on an axis.
 enum class ChartUnit { plain, bytes };
 
 struct Chart {
@@ -36,7 +37,8 @@ std::string line_chart(const Chart& chart);
 // have the same x. Empty when there is no point.
 std::string stacked_chart(const Chart& chart);
 
-// Escapes a text for HTML.
-std::string html_text(const std::string& text);
+// Draws the points of each series by themselves; x is in bytes. Points that are not finite are
+// omitted. Empty when no point is left.
+std::string size_chart(const Chart& chart);
 
 }  // namespace jackscrew

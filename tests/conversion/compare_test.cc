@@ -78,8 +78,9 @@ TEST_F(SlowConversion, CompareTakesWhatItSays) {
 
 TEST_F(SlowConversion, CompareShowsEveryModelAgainstTheFirst) {
   answer(fmt::format("export model={} output={} storage=q4_0", path("base"), path("q.gguf")));
-  const Outcome outcome = run(fmt::format("compare {0} {1} {0} {2} threads=1 --quiet --json",
-                                          path("base"), path("q.gguf"), eval()));
+  const std::string command = fmt::format("compare {0} {1} {0} {2} threads=1 output={3} ",
+                                          path("base"), path("q.gguf"), eval(), path("page.html"));
+  const Outcome outcome = run(command + "--quiet --json");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out;
   std::vector<json> lines;
   std::istringstream text(outcome.out);
@@ -91,6 +92,12 @@ TEST_F(SlowConversion, CompareShowsEveryModelAgainstTheFirst) {
   EXPECT_GT(lines[1]["kl"], 1e-6);
   EXPECT_EQ(lines[2]["kl"], 0.0);
   EXPECT_LT(lines[1]["bytes"], lines[0]["bytes"]);
+  const std::string page = tiny_.text("page.html");
+  EXPECT_NE(page.find(fmt::format("{:.2e}", lines[1]["kl"].get<double>())), std::string::npos);
+  expect_refusal(command, 2, {"page.html exists", "overwrite=true"});
+  expect_refusal(command + "output=" + path("page"), 2, {"output=NAME.html"});
+  expect_refusal(command + "output=" + path("nowhere/page.html"), 2, {"no directory"});
+  EXPECT_EQ(run(command + "overwrite=true").exit_code, 0);
   expect_refusal("compare " + path("base") + " " + eval(), 2, {"two models or more"});
 }
 

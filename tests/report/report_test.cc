@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "report/comparison_page.h"
 #include "report/event_log.h"
 #include "report/svg_chart.h"
 #include "tests/support/tiny_run.h"
@@ -222,6 +223,23 @@ TEST(ReportProgram, IsWrittenByTrainAndAgain) {
   tiny.must_train("plain", "method=full max_steps=4 report_samples=0");
   EXPECT_EQ(tiny.text("plain/report.html").find("Answers before"), std::string::npos);
   EXPECT_TRUE(weights == tiny.text("plain/model.safetensors"));
+}
+
+TEST(ComparisonPage, HasARowAndTwoPointsForEveryModel) {
+  const std::vector<ComparedModel> models = {{"first", 4 << 20, 3.5, 0, 1, 100},
+                                             {"a <b> & c", 2 << 20, 3.75, 0.125, 0.875, 200},
+                                             {"broken", 1 << 20, NAN, NAN, 0, 300}};
+  const std::string page = render_comparison(models, "held out.txt", 1234);
+  expect_well_formed(page);
+  EXPECT_EQ(page.find("<b> &"), std::string::npos);
+  // Of each its name in the table, in the legends and, where the value is a number, at its points.
+  EXPECT_EQ(count(page, "a &lt;b&gt; &amp; c"), 5);
+  EXPECT_EQ(count(page, "<circle"), 4);
+  EXPECT_NE(page.find("<td>2.0 MiB</td><td>50.0 %</td><td>3.7500</td><td>1.25e-01</td>"
+                      "<td>87.50 %</td><td>200.0</td>"),
+            std::string::npos)
+      << page;
+  EXPECT_NE(page.find("1234 tokens of held out.txt"), std::string::npos);
 }
 
 TEST(SlowReport, ABrowserDrawsIt) {

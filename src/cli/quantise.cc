@@ -311,9 +311,12 @@ int quantise(const Recipe& given) {
     const Recipe score = scoring(recipe, files.config);
     require_room_to_score({score, files}, comparison_use(score.sequence_len));
   }
-  const CalibrationText text =
-      calibration_text(calibration_tokens_of(lengths, files, style), size.sequences,
-                       size.sequence_len, plan.least_tokens());
+  // The program's own text has as much as is asked for, or nearly: a dry run does not encode it.
+  CalibrationText text{size.sequences, size.sequence_len, {}};
+  if (!dry || !recipe.data.empty()) {
+    text = calibration_text(calibration_tokens_of(lengths, files, style), size.sequences,
+                            size.sequence_len, plan.least_tokens());
+  }
   if (dry) {
     QuantisationReport report = plan.report();
     report.memory = quantising_memory(recipe, files, *quantiser.rounder, plan, text.size());

@@ -1,5 +1,4 @@
-"""Compares `merge` with PEFT's merge_and_unload, files of `export` with the package gguf and
-transformers, and those of `quantize` with a second reader of GPTQ.
+"""Compares `merge` with PEFT's merge_and_unload, and files of `export` with the package gguf and transformers.
 
 Fresh random models and adapters each time. Called by tools/parity.py.
 """
@@ -20,13 +19,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import golden
 import quantised_models
+from calibrated_parity import check_exl2, check_gptq
 from quantised_parity import VARIANTS, Producers, write_source
-from tiny_models import GGUF_ARCHITECTURES, interleaved, tiny_tokenizer
+from tiny_models import GGUF_ARCHITECTURES, TEXTS, interleaved, write_model
 
-TEXTS = ["A jackscrew lifts a house with one hand, a turn at a time.",
-         "In 1969, 3 men flew 384,400 km; pi is 3.14159265.",
-         "def clip(g, limit):\n    return [x * min(1, limit / norm) for x in g]\n",
-         "Привет, мир! naïve café"]
 PROMPTS = ["The capital of France is", "Water boils at", "def factorial(n):\n"]
 LINEARS = ["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"]
 ADAPTERS = {
@@ -40,7 +36,6 @@ ADAPTERS = {
 # Types for which the package gguf has reference formulas, and types whose scales are searched.
 SAME_BYTES = ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]
 SEARCHED = ["q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "q2_k", "q3_k_m", "q4_k_m", "q5_k_m"]
-LONG = {"max_position_embeddings": 1024}
 ARCHITECTURES = {
     "llama": dict(hidden=256, ffn=512, layers=2, heads=4, kv_heads=2, tied=True),
     "llama3": dict(hidden=64, ffn=96, layers=2, heads=4, kv_heads=1, tied=False,
@@ -51,17 +46,6 @@ ARCHITECTURES = {
     "qwen3": dict(hidden=64, ffn=96, layers=2, heads=4, kv_heads=1, tied=False, head_dim=24),
     "smollm3": dict(hidden=64, ffn=96, layers=4, heads=4, kv_heads=2, tied=True, pad_token_id=0),
 }
-
-
-def write_model(directory: Path, name: str, shape: dict, seed: int) -> dict[str, torch.Tensor]:
-    tokenizer = tiny_tokenizer(TEXTS, 300)
-    tokenizer.save_pretrained(directory)
-    kind = name if name in ("qwen2", "qwen3", "smollm3") else "llama"
-    case = golden.Case(name, seed, [], golden.llama(len(tokenizer), **(shape | LONG)), model_type=kind)
-    golden.write_config(case, directory)
-    weights = golden.random_weights(golden.double_model(directory), seed)
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    return weights
 
 
 def write_adapter(base: Path, directory: Path, config: dict, seed: int) -> None:
@@ -234,103 +218,6 @@ def check_nf4(report, program, work: Path, rng: random.Random) -> None:
                 f"{layers} layers in NF4")
 
 
-def unpacked(words: np.ndarray, bits: int) -> np.ndarray:
-    """Unpacks `bits`-wide numbers, lowest bits first, from the little-endian words of each row."""
-    stream = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=1, bitorder="little")
-    return stream.reshape(len(words), -1, bits) @ (1 << np.arange(bits))
-
-
-def gptq_value(tensors: dict[str, torch.Tensor], layer: str, bits: int) -> np.ndarray:
-    """scale * (code - zero) in f16: an independent second reader."""
-    codes, zeros, scales, group_of = (
-        tensors[f"{layer}.{part}"].numpy() for part in ("qweight", "qzeros", "scales", "g_idx"))
-    codes = unpacked(codes.T, bits)               # [rows, columns]
-    zeros = unpacked(zeros, bits).T + 1           # [rows, groups]
-    difference = (codes - zeros[:, group_of]).astype(np.float16)
-    return (scales.T[:, group_of] * difference).astype(np.float32)
-
-
-def exl2_value(tensors: dict[str, torch.Tensor], layer: str, rows: int) -> np.ndarray:
-    """(code - middle) * ((scale code + 1)^2 * (scale_max / 256)), each in f16: an independent second reader."""
-    words, places, table, scales, scale_max = (
-        tensors[f"{layer}.{part}"].numpy()
-        for part in ("q_weight", "q_invperm", "q_groups", "q_scale", "q_scale_max"))
-    table = table.view(np.uint16).reshape(-1, 2).astype(int)
-    ends = [*table[1:, 1], len(words)]
-    roots = (unpacked(scales, 4) + 1).astype(np.float16)            # [groups, rows]
-    stored = []
-    for (bits, line), end, root, most in zip(table, ends, roots, scale_max):
-        codes = unpacked(words[line:end].T, bits)                   # [rows, columns]
-        scale = root * root * (most * np.float16(1 / 256))
-        stored.append((codes - 2 ** (bits - 1)).astype(np.float16) * scale[:, None])
-    return np.concatenate(stored, 1)[:rows, places].astype(np.float32)
-
-
-def check_exl2(report, program, work: Path, rng: random.Random) -> None:
-    """A second reader finds the same values in the EXL2 that quantize writes, in the bytes that it reports."""
-    source, data = work / "exl2_source", work / "exl2.txt"
-    write_model(source, "exl2", dict(hidden=64, ffn=128, layers=2, heads=4, kv_heads=2, tied=True),
-                rng.randrange(2**31))
-    data.write_text("\n".join(TEXTS * 20))
-    for bits, head in ((3.5, 4), (4.25, 6), (6, 8)):
-        packed, decoded = work / f"exl2_{bits}", work / f"exl2_{bits}_decoded"
-        said = json.loads(program("quantize", "format=exl2", f"model={source}", f"data={data}",
-                                  f"output_dir={packed}", f"bits={bits}", f"head_bits={head}",
-                                  "sequence_len=64", "calibration_sequences=8", "--json"))
-        program("export", f"model={packed}", f"output_dir={decoded}", "storage=f32")
-        tensors = load_file(packed / "model.safetensors")
-        ours = load_file(decoded / "model.safetensors")
-        different, layers, stored, elements = 0, 0, 0, 0
-        for name in ours:
-            layer = name.removesuffix(".weight")
-            if f"{layer}.q_weight" not in tensors:
-                continue
-            layers += 1
-            value = torch.from_numpy(exl2_value(tensors, layer, len(ours[name])))
-            different += int((value != ours[name]).sum())
-            if layer != "lm_head":
-                elements += ours[name].numel()
-                stored += 8 * sum(t.nbytes for key, t in tensors.items() if key.startswith(layer + ".q_"))
-        report.line(f"exl2 {bits}: different values", different if layers == 15 else float("nan"), 0,
-                    f"{layers} layers")
-        report.line(f"exl2 {bits}: bits", abs(said["bits"] - stored / elements), 1e-12)
-
-
-def check_gptq(report, program, work: Path, rng: random.Random) -> None:
-    """A second reader finds the same values in the GPTQ of quantize; transformers gets the same loss with them."""
-    source, data = work / "gptq_source", work / "gptq.txt"
-    write_model(source, "gptq", dict(hidden=64, ffn=128, layers=2, heads=4, kv_heads=2, tied=False),
-                rng.randrange(2**31))
-    data.write_text("\n".join(TEXTS * 20))
-    for bits, more in ((4, []), (3, ["desc_act=true", "sym=false"]), (2, ["group_size=16"]),
-                       (8, ["group_size=-1"])):
-        packed, decoded = work / f"gptq_{bits}", work / f"gptq_{bits}_decoded"
-        program("quantize", f"model={source}", f"data={data}", f"output_dir={packed}", f"bits={bits}",
-                "group_size=32", "sequence_len=64", "calibration_sequences=8", *more)
-        program("export", f"model={packed}", f"output_dir={decoded}", "storage=f32")
-        tensors = load_file(packed / "model.safetensors")
-        ours = load_file(decoded / "model.safetensors")
-        different, layers = 0, 0
-        for name in ours:
-            layer = name.removesuffix(".weight")
-            if f"{layer}.qweight" not in tensors:
-                continue
-            layers += 1
-            value = torch.from_numpy(gptq_value(tensors, layer, bits))
-            different += int((value != ours[name]).sum())
-            ours[name] = value
-        report.line(f"gptq {bits}: different values", different if layers == 14 else float("nan"), 0,
-                    f"{layers} layers")
-        text = work / "gptq_eval.txt"
-        text.write_text("\n".join(TEXTS))
-        save_file(ours, decoded / "model.safetensors", metadata={"format": "pt"})
-        model = AutoModelForCausalLM.from_pretrained(decoded, dtype=torch.float32).eval()
-        ids = torch.tensor(program.tokens(packed, text)[0]["ids"])[None]
-        with torch.no_grad():
-            theirs = float(model(input_ids=ids, labels=ids).loss)
-        report.line(f"gptq {bits}: loss", abs(program.loss(text, f"model={packed}") / theirs - 1), 1e-5)
-
-
 def check_llama_cpp(report, program, work: Path, model: Path, python: Path) -> None:
     """llama.cpp opens exports of SmolLM2: compares ids of texts, greedy answers and their log-probabilities."""
     if not python.exists():
@@ -403,12 +290,12 @@ def compare_answers(report, program, work: Path, python: Path, name: str, path: 
 
 
 def check_conversions(report, program, work: Path, seed: int, place: Path, model: Path,
-                      llama_cpp: Path) -> None:
+                      llama_cpp: Path, gptqmodel: Path) -> None:
     rng = random.Random(seed)
     check_merge(report, program, work, rng)
     check_quantised_bases(report, program, work, seed, place)
     check_gguf(report, program, work, rng, llama_cpp)
     check_nf4(report, program, work, rng)
-    check_gptq(report, program, work, rng)
-    check_exl2(report, program, work, rng)
+    check_gptq(report, program, work, rng, gptqmodel)
+    check_exl2(report, program, work, rng, place)
     check_llama_cpp(report, program, work, model, llama_cpp)

@@ -426,10 +426,10 @@ class Parity(Rig):
         check_galore(self.report, self.program, self.work, self.seed, self.records, as_batch)
 
     def conversions(self) -> None:
-        """Compares merged models with PEFT's, GGUF files with the package gguf and transformers."""
+        """Merged models and files beside PEFT, the package gguf, transformers, gptqmodel, ExLlamaV2 and llama.cpp."""
+        llama_cpp, gptqmodel = (Path(sys.prefix).parent / name / "bin/python" for name in ("llama_cpp", "gptqmodel"))
         check_conversions(self.report, self.program, self.work, self.seed,
-                          Path(sys.prefix) / "producers", self.gguf,
-                          Path(sys.prefix).parent / "llama_cpp/bin/python")
+                          Path(sys.prefix) / "producers", self.gguf, llama_cpp, gptqmodel)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

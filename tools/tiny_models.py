@@ -1,17 +1,24 @@
-"""Writes small models for tools/parity.py: a tokenizer with a few merges, GGUF by the gguf package."""
+"""Writes small models for tools/parity.py: a tokenizer with a few merges, random weights, GGUF by the gguf package."""
 
 import json
 from pathlib import Path
 
 import gguf
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+import golden
 
 # Beside "llama", which has the name of Llama and Mistral.
 GGUF_ARCHITECTURES = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3,
                       "smollm3": gguf.MODEL_ARCH.SMOLLM3}
+
+TEXTS = ["A jackscrew lifts a house with one hand, a turn at a time.",
+         "In 1969, 3 men flew 384,400 km; pi is 3.14159265.",
+         "def clip(g, limit):\n    return [x * min(1, limit / norm) for x in g]\n",
+         "Привет, мир! naïve café"]
 
 
 def tiny_tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
@@ -23,6 +30,18 @@ def tiny_tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast
         vocab_size=vocabulary, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+
+
+def write_model(directory: Path, name: str, shape: dict, seed: int) -> dict[str, torch.Tensor]:
+    tokenizer = tiny_tokenizer(TEXTS, 300)
+    tokenizer.save_pretrained(directory)
+    kind = name if name in ("qwen2", "qwen3", "smollm3") else "llama"
+    config = golden.llama(len(tokenizer), **(shape | {"max_position_embeddings": 1024}))
+    case = golden.Case(name, seed, [], config, model_type=kind)
+    golden.write_config(case, directory)
+    weights = golden.random_weights(golden.double_model(directory), seed)
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    return weights
 
 
 def interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:

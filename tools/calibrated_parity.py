@@ -138,6 +138,9 @@ def check_gptq(report, program, work: Path, rng: random.Random, python: Path) ->
 
 def check_exl2(report, program, work: Path, rng: random.Random, place: Path) -> None:
     """ExLlamaV2's loader finds the same values in the EXL2 that quantize writes, in the bytes that it reports."""
+    if not (place / "exllamav2").exists():
+        print(f"skip exllamav2: it is not in {place} (script/setup --oracle fetches it)", flush=True)
+        return
     data = work / "exl2.txt"
     data.write_text("\n".join(TEXTS * 20))
     packed, values, said = {}, {}, {}

@@ -35,6 +35,10 @@ void check_page(const Recipe& recipe) {
     throw Error(ErrorKind::usage, fmt::format("output={} is not the name of a page", recipe.output),
                 "output=NAME.html");
   }
+  if (fs::exists(page) && !fs::is_regular_file(page)) {
+    throw Error(ErrorKind::usage, fmt::format("{} is not a file", recipe.output),
+                "give another output");
+  }
   if (fs::exists(page) && !recipe.overwrite) {
     throw Error(ErrorKind::usage, fmt::format("{} exists", recipe.output),
                 "overwrite=true replaces it, or give another output");
@@ -114,7 +118,11 @@ int compare(const Recipe& given) {
                 "jackscrew compare MODEL MODEL eval_data=FILE");
   }
   recipe.options.require("eval_data", "compare");
-  if (!recipe.output.empty()) check_page(recipe);
+  if (recipe.output.empty()) {
+    warn_of_unused(recipe, "compare", {"overwrite"}, " without output");
+  } else {
+    check_page(recipe);
+  }
   recipe.storage = "keep";  // models are compared as they are, whatever the method's storage
   const ProgressStyle style = stderr_style(recipe.quiet);
   const ModelFiles first = open_compared(recipe.operands[0], recipe.tokenizer);
@@ -142,9 +150,12 @@ int compare(const Recipe& given) {
                       found.agreement, found.rate});
   }
   const int64_t tokens = dataset.stats().trained_tokens;
-  if (!recipe.json) print_table(models, tokens);
-  for (size_t i = 0; recipe.json && i < models.size(); ++i) {
-    fmt::print("{}\n", to_json(models[i]).add("tokens", tokens).text());
+  if (recipe.json) {
+    for (const ComparedModel& model : models) {
+      fmt::print("{}\n", to_json(model).add("tokens", tokens).text());
+    }
+  } else {
+    print_table(models, tokens);
   }
   if (recipe.output.empty()) return 0;
   const std::string text = fmt::format("{}", fmt::join(recipe.eval_data, ", "));

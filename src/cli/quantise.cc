@@ -19,6 +19,8 @@
 #include "conversion/rate_fit.h"
 #include "conversion/storage_rounder.h"
 #include "formats/exl2_writer.h"
+#include "recipe/quantise_options.h"
+#include "recipe/run_options.h"
 #include "session/adapter.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
@@ -36,9 +38,12 @@ Dataset read_text_of(const Recipe& recipe, const std::vector<std::string>& data,
                        part, {});
 }
 
-constexpr const char* kOwnText =
-    "calibrated on the program's own text: data=FILE of the kind that the model will read loses "
-    "less";
+// For the report, where the text has a say in what is written.
+std::vector<std::string> notes_on_text(const Recipe& recipe, const Rounder& rounder) {
+  if (!recipe.data.empty() || !rounder.compensates()) return {};
+  return {
+      "the text is the program's own: data=FILE of the kind that the model will read loses less"};
+}
 
 std::vector<int32_t> calibration_tokens_of(const Recipe& recipe, const ModelFiles& files,
                                            const ProgressStyle& style) {
@@ -265,8 +270,11 @@ Quantised write_and_measure(const Recipe& recipe, const ModelFiles& files, Quant
 int quantise(const Recipe& given) {
   const Recipe recipe = with_storage_of_files(given);
   recipe.options.require("model", "quantize");
-  // Else a variable of the shell that is empty would choose another text.
-  if (recipe.options.was_set("data")) recipe.options.require("data", "quantize");
+  // A variable of the shell that is empty must not choose another text.
+  if (recipe.data.empty() && asks_for(recipe.options, "data")) {
+    throw Error(ErrorKind::usage, "data is empty",
+                "leave it out to calibrate on the program's own");
+  }
   const bool dry = recipe.options.boolean("dry_run");
   const Stopwatch watch;
   Interruption interruption;
@@ -283,6 +291,11 @@ int quantise(const Recipe& given) {
                    {"device", "device_memory", "host_memory", "weights", "attention",
                     "product_exclude", "seed"},
                    " without eval_data");
+    if (recipe.data.empty()) {
+      std::vector<std::string> names = names_in(recipe.options, option_titles::kRecords);
+      names.emplace_back("max_samples");
+      warn_of_unused(recipe, "quantize", names, " without data");
+    }
   }
   const ConvertedModel model(recipe);
   const ModelFiles& files = model.result();
@@ -311,16 +324,14 @@ int quantise(const Recipe& given) {
     const Recipe score = scoring(recipe, files.config);
     require_room_to_score({score, files}, comparison_use(score.sequence_len));
   }
-  // The program's own text has as much as is asked for, or nearly: a dry run does not encode it.
-  CalibrationText text{size.sequences, size.sequence_len, {}};
-  if (!dry || !recipe.data.empty()) {
-    text = calibration_text(calibration_tokens_of(lengths, files, style), size.sequences,
-                            size.sequence_len, plan.least_tokens());
-  }
+  const CalibrationText text =
+      calibration_text(calibration_tokens_of(lengths, files, style), size.sequences,
+                       size.sequence_len, plan.least_tokens());
+  const std::vector<std::string> notes = notes_on_text(recipe, *quantiser.rounder);
   if (dry) {
     QuantisationReport report = plan.report();
     report.memory = quantising_memory(recipe, files, *quantiser.rounder, plan, text.size());
-    if (recipe.data.empty()) report.notes.emplace_back(kOwnText);
+    report.notes.insert(report.notes.end(), notes.begin(), notes.end());
     print_plan(recipe, output, report);
     return 0;
   }
@@ -335,7 +346,7 @@ int quantise(const Recipe& given) {
     if (error.kind() != ErrorKind::interrupted || checkpoint.empty()) throw;
     stop(checkpoint, files.config);
   }
-  if (recipe.data.empty()) quantised.report.notes.emplace_back(kOwnText);
+  quantised.report.notes.insert(quantised.report.notes.end(), notes.begin(), notes.end());
   if (recipe.json) {
     JsonObject json;
     json.add("output", output.target().string()).merge(quantised.report.to_json());

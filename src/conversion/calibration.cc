@@ -121,7 +121,8 @@ struct CalibrationRun::Loaded {
     const Block& block = stage.blocks().front();
     BlockActivations saved =
         BlockActivations::take(stage.config(), stage.types(), rows.rows(), scratch);
-    const Tensor sum = std::exchange(saved.residual_mid, rows);
+    // The stream is one tensor, before and after each addition; a product writes beside it.
+    const Tensor next_rows = std::exchange(saved.residual_mid, rows);
     const auto input_of = [&](BlockPart part) {
       return block.input_of(part, context, batch, rows, saved, nullptr);
     };
@@ -130,9 +131,9 @@ struct CalibrationRun::Loaded {
       const bool adds = adds_to_stream(before);
       LinearInput input(adds ? kept : input_of(before));
       BlockActivations outputs = saved;
-      if (before == BlockPart::o) outputs.residual_mid = sum;
-      block.multiply(before, context, input, rows, outputs, sum);
-      if (adds) ops.copy(rows, sum);
+      if (before == BlockPart::o) outputs.residual_mid = next_rows;
+      block.multiply(before, context, input, rows, outputs, next_rows);
+      if (adds) ops.copy(rows, next_rows);
     }
     return step < kBlockParts.size() ? input_of(kBlockParts[step]) : Tensor();
   }

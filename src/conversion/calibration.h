@@ -24,7 +24,7 @@ void check_calibration_product(const std::string& name);
 
 // What a CalibrationRun books, bytes.
 struct CalibrationMemory {
-  int64_t text = 0;  // the text's residual stream, and what its last product reads
+  int64_t text = 0;  // the text's residual stream, and what its next product reads
   int64_t part = 0;  // the part of the model that is loaded, and a batch that passes through it
 };
 

@@ -11,8 +11,6 @@
 
 namespace jackscrew {
 
-namespace {}  // namespace
-
 size_t MixedRates::group_of(const WeightSpec& weight) const {
   if (!counts_memory()) return 0;
   const auto stage =

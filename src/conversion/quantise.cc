@@ -100,7 +100,10 @@ CalibrationSize calibration_size(const Recipe& recipe, const ModelConfig& config
 
 Recipe calibrating(const Recipe& recipe) {
   Recipe out = recipe;
-  if (rate_fits_a_run(recipe)) out.product = "auto";
+  if (!rate_fits_a_run(recipe)) return out;
+  out.product = "auto";
+  out.product_exclude.clear();
+  out.attention = AttentionLibrary::own;
   return out;
 }
 

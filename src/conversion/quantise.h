@@ -61,8 +61,8 @@ class QuantisationPlan {
   QuantisationReport report_;
 };
 
-// The recipe of calibration itself. With a run that is to fit, the recipe's product is the run's,
-// and calibration has f32.
+// The recipe of calibration itself. With a run that is to fit, product, product_exclude and
+// attention are the run's, and calibration has f32.
 Recipe calibrating(const Recipe& recipe);
 
 // All settings and inputs that determine the result. The model is read once, under a progress bar.

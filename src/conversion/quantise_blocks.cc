@@ -92,10 +92,10 @@ std::vector<TensorBytes> round_matrix(MatrixVisits& visits, const Rounder& round
 // matrix that is rounded, as the text gets there.
 template <class Use>
 void visit_block(const BlockWork& work, CalibrationRun& run, const ProgressCallback& passed,
-                 QuantisationProgress& progress, const Use& use) {
+                 std::vector<std::string>& notes, const Use& use) {
   run.begin_block();
   for (const BlockPart part : kBlockParts) {
-    MatrixVisits visits(run, work.rounder, run.observe(part, passed), progress.notes);
+    MatrixVisits visits(run, work.rounder, run.observe(part, passed), notes);
     for (const Weight* weight : run.linears(part)) {
       if (work.style.check) work.style.check();
       if (work.rounder.rounds(weight->spec())) use(visits, *weight);
@@ -169,13 +169,13 @@ int64_t measure_blocks(const BlockWork& work, const CalibrationText& text) {
   ProgressBar bar(std::cerr, work.style, "measuring",
                   (kPassesPerBlock * blocks - 1) * text.tokens(), "tokens");
   bar.advance(kPassesPerBlock * progress.measured * text.tokens());
+  std::vector<std::string> notes;  // rounding will make its own
   while (progress.measured < blocks) {
-    visit_block(
-        work, run, bar.callback(), progress, [&](MatrixVisits& visits, const Weight& weight) {
-          visits.visit(weight, weight.spec(), [&](const MatrixToRound& matrix, const Tensor&) {
-            progress.costs[weight.name()] = work.rounder.measure(matrix);
-          });
-        });
+    visit_block(work, run, bar.callback(), notes, [&](MatrixVisits& visits, const Weight& weight) {
+      visits.visit(weight, weight.spec(), [&](const MatrixToRound& matrix, const Tensor&) {
+        progress.costs[weight.name()] = work.rounder.measure(matrix);
+      });
+    });
     ++progress.measured;
     const bool is_read = progress.measured < blocks;
     if (is_read) run.end_block(bar.callback());
@@ -199,7 +199,7 @@ int64_t round_blocks(const BlockWork& work, const CalibrationText& text,
   while (progress.rounded < blocks) {
     std::vector<TensorBytes> tensors;
     visit_block(
-        work, run, bar.callback(), progress, [&](MatrixVisits& visits, const Weight& weight) {
+        work, run, bar.callback(), progress.notes, [&](MatrixVisits& visits, const Weight& weight) {
           std::ranges::move(round_matrix(visits, work.rounder, weight, weight.spec(), progress),
                             std::back_inserter(tensors));
         });

@@ -30,7 +30,7 @@ int64_t blocks_memory(const Recipe& recipe, const ModelFiles& files, const Round
 int64_t measure_blocks(const BlockWork& work, const CalibrationText& text);
 
 // Quantises the matrices of the blocks, then the head if `head` is given (its spec in the files). A
-// block reads the calibration text as the quantised blocks before it transform it. Returns the peak
+// layer reads the calibration text as the quantised layers before it transform it. Returns the peak
 // of memory, bytes.
 int64_t round_blocks(const BlockWork& work, const CalibrationText& text,
                      const std::optional<WeightSpec>& head);

@@ -60,7 +60,7 @@ constexpr OptionSpec kQuantiseOptions[] = {
      .type = integer,
      .default_text = "128",
      .help =
-         "sequences of data that the rounding is calibrated on; their sequence_len is 512 where "
+         "sequences of text that the rounding is calibrated on; their sequence_len is 512 where "
          "it is not set",
      .min = 1,
      .max = 1048576,

@@ -227,8 +227,9 @@ std::string stacked_chart(const Chart& chart) {
 
 std::string size_chart(const Chart& given) {
   Chart chart = given;
-  const auto ranges = finite_ranges(chart);
+  auto ranges = finite_ranges(chart);
   if (!ranges) return {};
+  if (ranges->x.length() <= 0) ranges->x = {0.9 * ranges->x.low, 1.1 * ranges->x.high};
   const Frame frame(ranges->x, ranges->y, chart.unit, ChartUnit::bytes);
   std::string drawing = frame.axes();
   for (const ChartSeries& series : chart.series) {

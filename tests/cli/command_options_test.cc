@@ -265,11 +265,12 @@ TEST(CommandOptions, AnAdapterOfRandomWeightsIsNotMergedIntoOthers) {
 }
 
 TEST(CommandOptions, NobodyDoesInEarnestWhatHasNoDryRun) {
-  const TemporaryDirectory directory("jackscrew_dry");
-  const std::string recipe = directory.file("run.yaml", "dry_run: true\n");
-  const std::string output = (directory.path() / "out").string();
+  const TinyRun tiny("dry");
+  tiny.must_train("base", "method=full max_steps=1");
+  const std::string recipe = tiny.file("run.yaml", "dry_run: true\n");
+  const std::string output = tiny.path("out").string();
   const std::string settings =
-      fmt::format(" model={} output_dir={} ", golden_model("mha_untied"), output);
+      fmt::format(" model={} output_dir={} ", tiny.path("base").string(), output);
   for (const std::string command : {"export", "merge", "train"}) {
     for (const std::string& how : {std::string("--dry-run"), recipe}) {
       expect_refused(run(command + settings + how + kErrorsOnly), 2, {command + " has no dry run"});

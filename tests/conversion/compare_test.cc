@@ -97,7 +97,9 @@ TEST_F(SlowConversion, CompareShowsEveryModelAgainstTheFirst) {
   expect_refusal(command, 2, {"page.html exists", "overwrite=true"});
   expect_refusal(command + "output=" + path("page"), 2, {"output=NAME.html"});
   expect_refusal(command + "output=" + path("nowhere/page.html"), 2, {"no directory"});
-  EXPECT_EQ(run(command + "overwrite=true").exit_code, 0);
+  fs::create_directory(path("place.html"));
+  expect_refusal(command + "overwrite=true output=" + path("place.html"), 2, {"is not a file"});
+  EXPECT_NE(run(command + "overwrite=true").out.find("wrote "), std::string::npos);
   expect_refusal("compare " + path("base") + " " + eval(), 2, {"two models or more"});
 }
 

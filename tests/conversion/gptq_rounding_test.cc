@@ -45,6 +45,16 @@ const GptqLayout kLayouts[] = {{4, 128, false, true}, {4, 32, true, false}, {3, 
                                {2, 16, true, true},   {8, -1, true, true},  {4, -1, false, false},
                                {3, 256, true, true}};
 
+// Wider than the blocks that it is summed by, and no multiple of them.
+TEST(Hessian, ErrorIsOfAllColumns) {
+  Layer layer(3, 1100);
+  const std::vector<float> zeros(static_cast<size_t>(3 * 1100));
+  const OwnedTensor product(layer.memory, Purpose::workspace, DType::f32, {3, 1100});
+  const double exact = layer.error(zeros);
+  EXPECT_NEAR(output_error(*layer.ops, layer.w.view(), layer.hessian.matrix(), product.view()),
+              exact, 1e-5 * exact);
+}
+
 TEST(GptqRounding, FactorIsOfTheInverse) {
   GptqLayer layer(1, 300);  // two whole blocks and a part
   const std::vector<int32_t> order = layer.hessian.order(ColumnOrder::by_activation);

@@ -126,10 +126,12 @@ void warn_of_unused(const Recipe& recipe, std::string_view command,
   }
 }
 
-std::vector<std::string> names_in(const OptionSet& options, std::string_view title) {
-  std::vector<std::string> names;
+std::vector<std::string> options_of_texts(const OptionSet& options) {
+  std::vector<std::string> names = {"max_samples", "excess_length_strategy"};
   for (const OptionValue& option : options.values()) {
-    if (options.tables()[option.table].title == title) names.emplace_back(option.spec.name);
+    if (options.tables()[option.table].title == option_titles::kRecords) {
+      names.emplace_back(option.spec.name);
+    }
   }
   return names;
 }

@@ -43,8 +43,8 @@ int report_error(const std::string& what, const std::string& hint, int exit_code
 void warn_of_unused(const Recipe& recipe, std::string_view command,
                     const std::vector<std::string>& names, std::string_view where = "");
 
-// The names of the options in a table.
-std::vector<std::string> names_in(const OptionSet& options, std::string_view title);
+// The names of the options that say how texts are read.
+std::vector<std::string> options_of_texts(const OptionSet& options);
 
 // The recipe of a command that writes a model. Its `storage` is of the files, so it counts only if
 // it was set: what a method implies is of a run's memory.

@@ -35,13 +35,15 @@ void check_page(const Recipe& recipe) {
     throw Error(ErrorKind::usage, fmt::format("output={} is not the name of a page", recipe.output),
                 "output=NAME.html");
   }
-  if (fs::exists(page) && !fs::is_regular_file(page)) {
+  std::error_code unknown;
+  const fs::file_status status = fs::status(page, unknown);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
     throw Error(ErrorKind::usage, fmt::format("{} is not a file", recipe.output),
                 "give another output");
   }
-  if (fs::exists(page) && !recipe.overwrite) {
-    throw Error(ErrorKind::usage, fmt::format("{} exists", recipe.output),
-                "overwrite=true replaces it, or give another output");
+  if (fs::exists(status) && !recipe.overwrite) {
+    throw Error(ErrorKind::usage, fmt::format("{} exists already", recipe.output),
+                "give another output, or overwrite=true to replace it");
   }
   if (const fs::path parent = fs::absolute(page).parent_path(); !fs::is_directory(parent)) {
     throw Error(ErrorKind::usage, fmt::format("there is no directory {}", parent.string()),

@@ -133,10 +133,10 @@ void print_written(const Recipe& recipe, const ModelOutput& output, const Conver
 
 // The options with which eval_data are read and models measured.
 std::vector<std::string> options_of_measuring(const Recipe& recipe) {
-  std::vector<std::string> names = names_in(recipe.options, option_titles::kRecords);
-  for (const char* name : {"device", "device_memory", "host_memory", "weights", "attention",
-                           "product", "product_exclude", "seed", "sequence_len", "max_samples",
-                           "train_on_inputs", "excess_length_strategy"}) {
+  std::vector<std::string> names = options_of_texts(recipe.options);
+  for (const char* name :
+       {"device", "device_memory", "host_memory", "weights", "attention", "product",
+        "product_exclude", "seed", "sequence_len", "train_on_inputs"}) {
     names.emplace_back(name);
   }
   return names;

@@ -20,7 +20,6 @@
 #include "conversion/storage_rounder.h"
 #include "formats/exl2_writer.h"
 #include "recipe/quantise_options.h"
-#include "recipe/run_options.h"
 #include "session/adapter.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
@@ -292,9 +291,7 @@ int quantise(const Recipe& given) {
                     "product_exclude", "seed"},
                    " without eval_data");
     if (recipe.data.empty()) {
-      std::vector<std::string> names = names_in(recipe.options, option_titles::kRecords);
-      names.emplace_back("max_samples");
-      warn_of_unused(recipe, "quantize", names, " without data");
+      warn_of_unused(recipe, "quantize", options_of_texts(recipe.options), " without data");
     }
   }
   const ConvertedModel model(recipe);

@@ -46,30 +46,28 @@ MicroBatch batch_of(std::vector<int32_t> ids, int64_t sequence_len) {
   return batch;
 }
 
-// Attention's output and the MLP's hidden layer wait for their matrix to be rounded. What the other
-// matrices read is a norm of the residual stream, which is computed again as fast as it is copied.
-struct KeptInput {
-  DType dtype;
-  int64_t cols;
-
-  int64_t row_bytes() const { return checked_mul(cols, dtype_size(dtype)); }
-};
-
 // Whether a part's outputs are added to the residual stream.
 bool adds_to_stream(BlockPart part) {
   return part == BlockPart::o || part == BlockPart::down;
 }
 
-// Of a part that adds to the stream.
-KeptInput kept_input(BlockPart part, const ModelConfig& config, const ActivationTypes& types) {
-  if (part == BlockPart::down) return {types.linear, config.intermediate_size};
-  return {types.attention, checked_mul(config.num_attention_heads, config.head_dim)};
+// What a part reads of so many tokens, at `at`, if that is kept until the part has been rounded:
+// attention's output and the MLP's hidden layer. What other parts read, for which this is empty, is
+// a norm of the residual stream, computed again as fast as it is copied.
+Tensor kept_input(std::optional<BlockPart> part, void* at, int64_t tokens,
+                  const ModelConfig& config, const ActivationTypes& types) {
+  if (part == BlockPart::down) return {at, types.linear, {tokens, config.intermediate_size}};
+  if (part != BlockPart::o) return {};
+  return {at, types.attention, {tokens, checked_mul(config.num_attention_heads, config.head_dim)}};
 }
 
 // The columns of an f32 matrix that holds either of them.
 int64_t kept_columns(const ModelConfig& config, const ActivationTypes& types) {
-  const auto bytes = [&](BlockPart part) { return kept_input(part, config, types).row_bytes(); };
-  return ceil_div(std::max(bytes(BlockPart::o), bytes(BlockPart::down)), dtype_size(DType::f32));
+  const auto row_bytes = [&](BlockPart part) {
+    return kept_input(part, nullptr, 1, config, types).bytes();
+  };
+  return ceil_div(std::max(row_bytes(BlockPart::o), row_bytes(BlockPart::down)),
+                  dtype_size(DType::f32));
 }
 
 }  // namespace
@@ -111,31 +109,29 @@ struct CalibrationRun::Loaded {
     return stage.forward(Context{ops, scratch, nullptr}, batch, nullptr, stash);
   }
 
-  // Lets a batch pass the part before `step` and returns what the part at `step` reads, valid until
-  // the next call; nothing after the last. `rows` is the batch's residual stream, `kept` what the
-  // part before reads, if it adds to the stream.
-  Tensor pass(size_t step, const MicroBatch& micro_batch, const Tensor& rows, const Tensor& kept) {
+  // Returns what the part to be observed reads of a batch, valid until the next call. `rows` is the
+  // batch's residual stream, `kept` the kept_input() of the part that is passed.
+  Tensor pass(const BlockPass& step, const MicroBatch& micro_batch, const Tensor& rows,
+              const Tensor& kept) {
     scratch.reset();
     Context context{ops, scratch, nullptr};
     const Batch batch = flight.upload(ops, micro_batch, 0, 0);
     const Block& block = stage.blocks().front();
     BlockActivations saved =
         BlockActivations::take(stage.config(), stage.types(), rows.rows(), scratch);
-    // The stream is one tensor, before and after each addition; a product writes beside it.
-    const Tensor next_rows = std::exchange(saved.residual_mid, rows);
+    // The stream is one tensor throughout. A sum is written beside it: by o as `residual_mid`,
+    // which to the parts after it is the stream.
+    const Tensor sum = saved.residual_mid;
+    if (step.passed != BlockPart::o) saved.residual_mid = rows;
     const auto input_of = [&](BlockPart part) {
       return block.input_of(part, context, batch, rows, saved, nullptr);
     };
-    if (step > 0) {
-      const BlockPart before = kBlockParts[step - 1];
-      const bool adds = adds_to_stream(before);
-      LinearInput input(adds ? kept : input_of(before));
-      BlockActivations outputs = saved;
-      if (before == BlockPart::o) outputs.residual_mid = next_rows;
-      block.multiply(before, context, input, rows, outputs, next_rows);
-      if (adds) ops.copy(rows, next_rows);
+    if (step.passed) {
+      LinearInput input(kept.empty() ? input_of(*step.passed) : kept);
+      block.multiply(*step.passed, context, input, rows, saved, sum);
+      if (adds_to_stream(*step.passed)) ops.copy(rows, sum);
     }
-    return step < kBlockParts.size() ? input_of(kBlockParts[step]) : Tensor();
+    return step.observed ? input_of(*step.observed) : Tensor();
   }
 
   // What the head reads of rows of the stream, valid until the next call.
@@ -183,14 +179,9 @@ std::unique_ptr<CalibrationRun::Loaded> CalibrationRun::measured(
   if (spec.embedding) loaded->embed(batch);
   if (spec.head) loaded->head_input(rows);
   if (loaded->stage.blocks().empty()) return loaded;
-  for (size_t step = 0; step <= kBlockParts.size(); ++step) {
-    Tensor kept;
-    if (step > 0 && adds_to_stream(kBlockParts[step - 1])) {
-      const KeptInput input =
-          kept_input(kBlockParts[step - 1], files.config, loaded->stage.types());
-      kept = Tensor(nullptr, input.dtype, {tokens, input.cols});
-    }
-    loaded->pass(step, batch, rows, kept);
+  for (const BlockPass& step : kBlockPasses) {
+    loaded->pass(step, batch, rows,
+                 kept_input(step.passed, nullptr, tokens, files.config, loaded->stage.types()));
   }
   return loaded;
 }
@@ -261,32 +252,32 @@ std::vector<const Weight*> CalibrationRun::linears(BlockPart part) const {
   return block_->stage.blocks().front().weights_of(part);
 }
 
-void CalibrationRun::pass(size_t step, Hessian* hessian, const ProgressCallback& progress) {
-  const auto kept_of = [&](size_t at, int64_t first, int64_t end) {
-    if (at >= kBlockParts.size() || !adds_to_stream(kBlockParts[at])) return Tensor();
-    const KeptInput input = kept_input(kBlockParts[at], files_.config, block_->stage.types());
-    return Tensor(kept_.view().raw(), input.dtype, {text_.tokens(), input.cols}).rows(first, end);
+void CalibrationRun::pass(const BlockPass& step, Hessian* hessian,
+                          const ProgressCallback& progress) {
+  const auto kept = [&](std::optional<BlockPart> part) {
+    return kept_input(part, kept_.view().raw(), text_.tokens(), files_.config,
+                      block_->stage.types());
   };
+  const Tensor read = kept(step.passed), to_keep = kept(step.observed);
   run(
       [&](const MicroBatch& batch, int64_t first, int64_t end) {
-        const Tensor before = step > 0 ? kept_of(step - 1, first, end) : Tensor();
-        const Tensor input = block_->pass(step, batch, stream_.view().rows(first, end), before);
+        const Tensor input = block_->pass(step, batch, stream_.view().rows(first, end),
+                                          read.empty() ? read : read.rows(first, end));
         if (hessian != nullptr) hessian->add(*ops_, input);
-        const Tensor kept = kept_of(step, first, end);
-        if (!kept.empty()) ops_->copy(kept, input);
+        if (!to_keep.empty()) ops_->copy(to_keep.rows(first, end), input);
       },
       progress);
 }
 
 Hessian CalibrationRun::observe(BlockPart part, const ProgressCallback& progress) {
   Hessian hessian(memory_, linears(part).front()->spec().cols);
-  pass(static_cast<size_t>(part), &hessian, progress);
+  pass(kBlockPasses[static_cast<size_t>(part)], &hessian, progress);
   hessian.finish(fmt::format("block {}", next_block_ - 1).c_str());
   return hessian;
 }
 
 void CalibrationRun::end_block(const ProgressCallback& progress) {
-  pass(kBlockParts.size(), nullptr, progress);
+  pass(kBlockPasses.back(), nullptr, progress);
 }
 
 void CalibrationRun::begin_head() {

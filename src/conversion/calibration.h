@@ -4,8 +4,9 @@
 // the text its residual stream and what its next product reads.
 #pragma once
 
+#include <array>
 #include <memory>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "conversion/calibration_text.h"
@@ -27,6 +28,16 @@ struct CalibrationMemory {
   int64_t text = 0;  // the text's residual stream, and what its next product reads
   int64_t part = 0;  // the part of the model that is loaded, and a batch that passes through it
 };
+
+// The text passes a block in steps: with the weights of one part as they are then, up to what the
+// next part reads.
+struct BlockPass {
+  std::optional<BlockPart> passed, observed;
+};
+inline constexpr std::array kBlockPasses = {
+    BlockPass{std::nullopt, BlockPart::qkv}, BlockPass{BlockPart::qkv, BlockPart::o},
+    BlockPass{BlockPart::o, BlockPart::gate_up}, BlockPass{BlockPart::gate_up, BlockPart::down},
+    BlockPass{BlockPart::down, std::nullopt}};
 
 class CalibrationRun {
  public:
@@ -75,9 +86,8 @@ class CalibrationRun {
   template <class Use>
   void run(const Use& use, const ProgressCallback& progress);
   MicroBatch batch_at(int64_t first_sequence) const;
-  // Runs step `step` of the block, of kBlockParts.size() + 1, and adds what comes out to the
-  // Hessian, if one is given.
-  void pass(size_t step, Hessian* hessian, const ProgressCallback& progress);
+  // Takes the text through a step, and adds what is observed to the Hessian, if one is given.
+  void pass(const BlockPass& step, Hessian* hessian, const ProgressCallback& progress);
 
   const ModelFiles& files_;
   Recipe recipe_;
@@ -88,7 +98,7 @@ class CalibrationRun {
   std::unique_ptr<Arithmetic> arithmetic_;
   int64_t next_block_ = 0;
   OwnedTensor stream_;  // f32 [tokens, hidden], the residual stream before or within the block
-  OwnedTensor kept_;    // what the text's next product reads, see KeptInput
+  OwnedTensor kept_;    // kept_input() of the text
   std::unique_ptr<Loaded> block_;
 };
 

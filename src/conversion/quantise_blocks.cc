@@ -11,9 +11,6 @@ namespace jackscrew {
 
 namespace {
 
-// Over the text: observing each part, and ending the block.
-constexpr int64_t kPassesPerBlock = std::ssize(kBlockParts) + 1;
-
 // Visits the matrices that read one input, and prepares each for rounding.
 class MatrixVisits {
  public:
@@ -167,8 +164,8 @@ int64_t measure_blocks(const BlockWork& work, const CalibrationText& text) {
   restore_stream(run, work.checkpoint, progress.measured);
   // Nobody reads the outputs of the last block.
   ProgressBar bar(std::cerr, work.style, "measuring",
-                  (kPassesPerBlock * blocks - 1) * text.tokens(), "tokens");
-  bar.advance(kPassesPerBlock * progress.measured * text.tokens());
+                  (std::ssize(kBlockPasses) * blocks - 1) * text.tokens(), "tokens");
+  bar.advance(std::ssize(kBlockPasses) * progress.measured * text.tokens());
   std::vector<std::string> notes;  // rounding will make its own
   while (progress.measured < blocks) {
     visit_block(work, run, bar.callback(), notes, [&](MatrixVisits& visits, const Weight& weight) {
@@ -193,9 +190,9 @@ int64_t round_blocks(const BlockWork& work, const CalibrationText& text,
   CalibrationRun run(work.recipe, work.files, text);
   restore_stream(run, work.checkpoint, progress.rounded);
   // Without a head, nobody reads the outputs of the last block.
-  const int64_t passes = kPassesPerBlock * blocks + (head ? 1 : -1);
+  const int64_t passes = std::ssize(kBlockPasses) * blocks + (head ? 1 : -1);
   ProgressBar bar(std::cerr, work.style, "quantising", passes * text.tokens(), "tokens");
-  bar.advance(kPassesPerBlock * progress.rounded * text.tokens());
+  bar.advance(std::ssize(kBlockPasses) * progress.rounded * text.tokens());
   while (progress.rounded < blocks) {
     std::vector<TensorBytes> tensors;
     visit_block(

@@ -10,9 +10,6 @@ namespace jackscrew {
 
 namespace {
 
-// The page has so many colours.
-constexpr size_t kColours = 12;
-
 // A point for every model, at its size.
 std::string by_size(const std::string& title, const std::vector<ComparedModel>& models,
                     double ComparedModel::*value) {
@@ -20,7 +17,7 @@ std::string by_size(const std::string& title, const std::vector<ComparedModel>& 
   for (size_t i = 0; i < models.size(); ++i) {
     const ComparedModel& model = models[i];
     chart.series.push_back({.name = model.name,
-                            .colour = static_cast<int>(i % kColours) + 1,
+                            .colour = static_cast<int>(i) % kChartColours + 1,
                             .points = {{static_cast<double>(model.bytes), model.*value}}});
   }
   return size_chart(chart);

@@ -11,9 +11,12 @@ struct ChartPoint {
   double x, y;
 };
 
+// The page's classes c1 to c12.
+inline constexpr int kChartColours = 12;
+
 struct ChartSeries {
   std::string name;  // in the legend; may be empty
-  int colour = 1;    // 1 to 12: the page's classes c1 to c12
+  int colour = 1;    // 1 to kChartColours
   std::vector<ChartPoint> points;
   bool dots = false;  // mark every point, for series with few
 };

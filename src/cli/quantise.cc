@@ -235,12 +235,13 @@ struct Quantised {
   std::optional<Comparison> loss;
 };
 
-Quantised write_and_measure(const Recipe& recipe, const ModelFiles& files, Quantiser& quantiser,
+Quantised write_and_measure(const Recipe& recipe, const ConvertedModel& model, Quantiser& quantiser,
                             const QuantisationPlan& plan, const CalibrationText& text,
                             const std::optional<Dataset>& eval_data,
                             QuantisationCheckpoint& checkpoint, ModelOutput& output,
                             const ProgressStyle& style) {
-  Quantised out{write_quantised(recipe, files, *quantiser.rounder, plan, *quantiser.files, text,
+  const ModelFiles& files = model.result();
+  Quantised out{write_quantised(recipe, model, *quantiser.rounder, plan, *quantiser.files, text,
                                 checkpoint, output, style),
                 {}};
   try {
@@ -327,7 +328,7 @@ int quantise(const Recipe& given) {
   const std::vector<std::string> notes = notes_on_text(recipe, *quantiser.rounder);
   if (dry) {
     QuantisationReport report = plan.report();
-    report.memory = quantising_memory(recipe, files, *quantiser.rounder, plan, text.size());
+    report.memory = quantising_memory(recipe, model, *quantiser.rounder, plan, text.size());
     report.notes.insert(report.notes.end(), notes.begin(), notes.end());
     print_plan(recipe, output, report);
     return 0;
@@ -337,7 +338,7 @@ int quantise(const Recipe& given) {
       recipe.overwrite);
   Quantised quantised;
   try {
-    quantised = write_and_measure(recipe, files, quantiser, plan, text, eval_data, checkpoint,
+    quantised = write_and_measure(recipe, model, quantiser, plan, text, eval_data, checkpoint,
                                   output, style);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::interrupted || checkpoint.empty()) throw;

@@ -122,9 +122,11 @@ ConvertedModel::ConvertedModel(const Recipe& recipe, ModelFiles model) : base(st
         {recipe.adapters[i], recipe.adapter_weights.empty() ? 1.0 : recipe.adapter_weights[i]});
   }
   if (adapters.empty()) return;
+  auto source = std::make_unique<MergedSource>(recipe, base, adapters);
+  merging_bytes = source->most_bytes();
   merged = ModelFiles{.origin = base.origin,
                       .config = base.config,
-                      .source = std::make_unique<MergedSource>(recipe, base, adapters),
+                      .source = std::move(source),
                       .end_tokens = base.end_tokens,
                       .tokenizer_origin = base.tokenizer_origin,
                       .tokenizer_owner = base.tokenizer_owner,

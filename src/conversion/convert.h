@@ -30,6 +30,7 @@ struct ConvertedModel {
   ModelFiles base;
   std::vector<WeightedAdapter> adapters;
   std::optional<ModelFiles> merged;
+  int64_t merging_bytes = 0;  // MergedSource::most_bytes()
 };
 
 // The text files of a Hugging Face directory, beside the weights. A tokenizer that cannot be used

@@ -199,6 +199,7 @@ Quantiser make_mixed_quantiser(const Recipe& recipe, const ConvertedModel& model
 Quantiser make_quantiser(const Recipe& recipe, const ConvertedModel& model, ModelFormat format,
                          const CalibrationSize& text) {
   const ModelFiles& files = model.result();
+  if (format == ModelFormat::gguf) require_gguf_place(files.config);
   if (mixes_gguf_types(recipe.options)) return make_mixed_quantiser(recipe, model);
   if (rounds_to_storage(recipe, format)) {
     auto written =

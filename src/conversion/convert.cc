@@ -135,6 +135,12 @@ ConvertedModel::ConvertedModel(const Recipe& recipe, ModelFiles model) : base(st
                       .tokenizer_error = base.tokenizer_error};
 }
 
+std::string ConvertedModel::name() const {
+  std::string name = base.origin;
+  for (const WeightedAdapter& adapter : adapters) name += " with " + adapter.directory;
+  return name;
+}
+
 Conversion::Conversion(const Recipe& recipe, const ModelFiles& files, const StorageChoice& choice)
     : tensors_(tensors_to_write(files, choice, report_.notes)) {
   for (const ModelTensor& tensor : tensors_) {

@@ -26,6 +26,8 @@ struct ConvertedModel {
 
   // The model to be written.
   const ModelFiles& result() const { return merged ? *merged : base; }
+  // What errors call it.
+  std::string name() const;
 
   ModelFiles base;
   std::vector<WeightedAdapter> adapters;

@@ -66,7 +66,7 @@ GgufModel gguf_model(const Recipe& recipe, const ModelFiles& files,
   if (const std::string text = changed_in_gguf(tokenizer.data(), model.tokenizer); !text.empty()) {
     notes.push_back(
         fmt::format("GGUF cannot say all of this tokenizer: \"{}\", for one, will be "
-                    "cut into other tokens behind a special one or at the beginning",
+                    "cut into other tokens, at least behind a special one or at the beginning",
                     one_line(text)));
   }
   const int64_t window = model.config.sliding_window;

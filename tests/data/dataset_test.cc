@@ -249,7 +249,7 @@ TEST_F(DatasetTest, ErrorsNameTheLine) {
   refuse("a.jsonl", good + "{\"text\": \n", "a.jsonl:3: not valid JSON");
   refuse("a.jsonl", good + "{\"text\": \"\xFF\"}\n", "a.jsonl:3: not valid JSON");
   refuse("a.jsonl", good + "{\"text\": \"\\ud800\"}\n", "a.jsonl:3: not valid JSON");
-  refuse("a.jsonl", good + std::string(100000, '['), "a.jsonl:3: not valid JSON");
+  refuse("a.jsonl", good + std::string(100000, '['), "a.jsonl:3: JSON nested more");
   refuse("a.jsonl", good + "[1]\n", "a.jsonl:3: an object was expected, found array");
   refuse("a.jsonl", good + R"({"text": 3})", "a.jsonl:3: \"text\" is number, expected text");
   refuse("a.jsonl", good + R"({"txt": "a"})", "a.jsonl:3: nothing to train on: its key is txt");

@@ -194,7 +194,7 @@ Quantiser make_mixed_quantiser(const Recipe& recipe, const ConvertedModel& model
   };
   std::shared_ptr<StorageRounder> rounder =
       make_mixed_rounder(recipe, files.config, held, rate_limit(recipe, files, files.config, held));
-  choice.chosen = [rounder](const WeightSpec& weight) { return rounder->format_of(weight); };
+  choice.fixed_format = [rounder](const WeightSpec& weight) { return rounder->format_of(weight); };
   return {rounder, make_converted_files(recipe, files, choice)};
 }
 

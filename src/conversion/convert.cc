@@ -42,10 +42,7 @@ std::optional<Tokenizer> usable_tokenizer(const Recipe& recipe, const ModelFiles
 
 // "SmolLM2-135M" for the directory or the GGUF file of that name.
 std::string model_name(const std::string& origin) {
-  fs::path path(origin);
-  while (!path.has_filename() && path.has_parent_path() && path != path.root_path()) {
-    path = path.parent_path();
-  }
+  const fs::path path = named_path(origin);
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
 }
 

@@ -52,10 +52,9 @@ GgufModel gguf_model(const Recipe& recipe, const ModelFiles& files,
   const ChatFormat format = recipe_chat_format(recipe, tokenizer);
   GgufModel model{exported_config(files, tokenizer), model_name(files.origin),
                   to_gguf_tokenizer(tokenizer.data())};
-  if (!format.general.source.empty()) {
-    model.tokenizer.chat_template = format.general.source == tokenizer.data().chat_template
-                                        ? format.general.source
-                                        : kept_template(format, tokenizer);
+  if (auto templates = other_templates(format, tokenizer)) {
+    model.tokenizer.chat_template = std::move(templates->general);
+    model.tokenizer.tool_template = std::move(templates->tools);
   }
   if (const auto end = end_of_answers(format, tokenizer); end && *end != tokenizer.eos()) {
     model.tokenizer.eot_id = *end;

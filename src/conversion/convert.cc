@@ -59,6 +59,7 @@ GgufModel gguf_model(const Recipe& recipe, const ModelFiles& files,
   if (const auto end = end_of_answers(format, tokenizer); end && *end != tokenizer.eos()) {
     model.tokenizer.eot_id = *end;
   }
+  model.tokenizer.eom_id = tokenizer.find_special(kEndOfMessage).value_or(-1);
   if (const std::string text = changed_in_gguf(tokenizer.data(), model.tokenizer); !text.empty()) {
     notes.push_back(
         fmt::format("GGUF cannot say all of this tokenizer: \"{}\", for one, will be "

@@ -133,6 +133,7 @@ void add_tokenizer(GgufTokenizerMetadata tokenizer, int64_t vocab_size, GgufMeta
   add_id("tokenizer.ggml.bos_token_id", tokenizer.bos_id, metadata);
   add_id("tokenizer.ggml.eos_token_id", tokenizer.eos_id, metadata);
   add_id("tokenizer.ggml.eot_token_id", tokenizer.eot_id, metadata);
+  add_id("tokenizer.ggml.eom_token_id", tokenizer.eom_id, metadata);
   add_id("tokenizer.ggml.unknown_token_id", tokenizer.unk_id, metadata);
   add_id("tokenizer.ggml.padding_token_id", tokenizer.pad_id, metadata);
   if (tokenizer.add_bos) metadata.add("tokenizer.ggml.add_bos_token", *tokenizer.add_bos);

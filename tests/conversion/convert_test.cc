@@ -451,5 +451,16 @@ TEST_F(SlowConversion, TheTemplateForToolsGoesWithTheOther) {
   EXPECT_EQ(tiny_.text("m/chat_template.jinja"), chat);
 }
 
+TEST_F(SlowConversion, CallsOfToolsEndInGgufFilesToo) {
+  json tokenizer = json::parse(tiny_.text("base/tokenizer.json"));
+  json token = tokenizer["added_tokens"].back();
+  token["id"] = 258;
+  token["content"] = kEndOfMessage;
+  tokenizer["added_tokens"].push_back(token);
+  tiny_.file("base/tokenizer.json", tokenizer.dump());
+  answer(fmt::format("export model={} output={}", path("base"), path("m.gguf")));
+  EXPECT_EQ(gguf_tokenizer(GgufFile(path("m.gguf"))).eom_id, 258);
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -37,6 +37,7 @@ class GgufWriterTest : public ::testing::Test {
     model_.tokenizer.merges = {"a b"};
     model_.tokenizer.bos_id = 1;
     model_.tokenizer.eos_id = 2;
+    model_.tokenizer.eom_id = 3;
     model_.tokenizer.add_bos = true;
     model_.tokenizer.chat_template = "{{ messages }}";
   }
@@ -103,6 +104,8 @@ TEST_F(GgufWriterTest, ComesBackAsItWas) {
   EXPECT_EQ(tokenizer.merges, model_.tokenizer.merges);
   EXPECT_EQ(tokenizer.chat_template, "{{ messages }}");
   EXPECT_EQ(tokenizer.add_bos, true);
+  EXPECT_EQ(tokenizer.eom_id, 3);
+  EXPECT_EQ(config.eos_token_ids, (std::vector<int64_t>{2, 3}));
   // llama.cpp wants a token for every row of the embedding.
   ASSERT_EQ(tokenizer.tokens.size(), 9u);
   EXPECT_EQ(tokenizer.tokens[8], "[PAD8]");

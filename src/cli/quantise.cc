@@ -327,6 +327,7 @@ int quantise(const Recipe& given) {
   const std::vector<std::string> notes = notes_on_text(recipe, *quantiser.rounder);
   if (dry) {
     QuantisationReport report = plan.report();
+    report.calibration_tokens = text.tokens();
     report.memory = quantising_memory(recipe, files, *quantiser.rounder, plan, text.size());
     report.notes.insert(report.notes.end(), notes.begin(), notes.end());
     print_plan(recipe, output, report);

@@ -85,7 +85,7 @@ std::string kept_type(const StorageChoice& choice, const std::vector<ModelTensor
   };
   if (choice.storage != "keep" || !std::ranges::all_of(tensors, stays)) return {};
   const std::string type = choice.kept->file_type();
-  return gguf_file_type_name(gguf_file_type_of(type)) == type ? type : std::string();
+  return gguf_file_type_of(type) ? type : std::string();
 }
 
 }  // namespace
@@ -177,7 +177,7 @@ void Conversion::plan_gguf(const Recipe& recipe, const ModelFiles& files,
   gguf_ = gguf_model(recipe, files, report_.notes);
   const GgufMixture* mixture = mixture_of(choice);
   report_.file_type = mixture != nullptr ? std::string(mixture->name) : kept_type(choice, tensors_);
-  if (!report_.file_type.empty()) gguf_->file_type = gguf_file_type_of(report_.file_type);
+  gguf_->file_type = gguf_file_type_of(report_.file_type);
   report_.bytes = gguf_model_bytes(*gguf_, tensors_);
 }
 

@@ -190,7 +190,17 @@ TEST_F(SlowQuantise, Refusals) {
     }
   }
   expect_dry_run("", "14 matrices");
-  EXPECT_EQ(answer(quantise("dry", "--dry-run"))["bytes"], answer(quantise("real"))["bytes"]);
+}
+
+TEST_F(SlowQuantise, ADryRunSaysWhatItKnows) {
+  const json dry = answer(quantise("q", "--dry-run")), real = answer(quantise("q"));
+  for (const char* same : {"output", "bytes", "bits", "calibration_tokens"}) {
+    EXPECT_EQ(dry[same], real[same]) << same;
+  }
+  for (const json& matrix : dry["matrices"]) {
+    EXPECT_TRUE(matrix["error"].is_null()) << matrix;
+    EXPECT_TRUE(matrix["bits"].is_number()) << matrix;
+  }
 }
 
 TEST_F(SlowQuantise, NamesTheWeightThatIsNotFinite) {

@@ -170,6 +170,7 @@ QuantisationSettings quantisation_settings(const Recipe& recipe, const Converted
                                            const Rounder& rounder, const CalibrationText& text,
                                            const ProgressStyle& style) {
   QuantisationSettings settings = rounder.settings();
+  if (!rounder.compensates()) settings.erase("damp_percent");  // no Hessian is inverted
   const auto sum = [](uint32_t crc) { return fmt::format("{:08x}", crc); };
   settings["version"] = JACKSCREW_VERSION;
   settings["isa"] = isa_name(choose_isa(recipe.isa));

@@ -203,6 +203,20 @@ TEST_F(SlowQuantise, ADryRunSaysWhatItKnows) {
   }
 }
 
+// It is told, and nobody is kept from going on with another.
+TEST_F(SlowQuantise, RoundsToTheNearestWithoutDamping) {
+  const Outcome dry = run(quantise("q", "rounding=nearest damp_percent=0.02 --dry-run") + " 2>&1");
+  EXPECT_NE(dry.out.find("quantize does not use damp_percent with rounding=nearest"),
+            std::string::npos)
+      << dry.out;
+  for (const std::string how : {"gptq", "nearest"}) {
+    const Recipe recipe = make_recipe({"model=" + path("base"), "rounding=" + how});
+    const QuantisationSettings settings =
+        quantisation_settings(recipe, ConvertedModel(recipe), *make_gptq_rounder(recipe), {}, {});
+    EXPECT_EQ(settings.contains("damp_percent"), how == "gptq");
+  }
+}
+
 TEST_F(SlowQuantise, NamesTheWeightThatIsNotFinite) {
   fs::copy(path("base"), path("nan"));
   std::string bytes = read_text(path("nan") + "/model.safetensors");

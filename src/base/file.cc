@@ -187,6 +187,20 @@ void FileWriter::close() {
   if (std::fclose(file) != 0) fail_system(ErrorKind::generic, "close", path_);
 }
 
+fs::path named_path(fs::path path) {
+  const auto without_slash = [](fs::path at) {
+    while (!at.has_filename() && at.has_parent_path() && at != at.root_path()) {
+      at = at.parent_path();
+    }
+    return at;
+  };
+  path = without_slash(std::move(path));
+  if (path.filename() != "." && path.filename() != "..") return path;
+  std::error_code unknown;
+  const fs::path full = fs::weakly_canonical(path, unknown);
+  return unknown ? path : without_slash(full);
+}
+
 bool is_same_file(const fs::path& a, const fs::path& b) {
   std::error_code missing;
   return fs::equivalent(a, b, missing) && !missing;

@@ -57,6 +57,10 @@ class FileWriter {
   fs::path path_;
 };
 
+// The same place by a path that ends in a name of its own, to which a suffix makes a neighbour's:
+// "m" for "m/" and "m/.", the directory's own name for ".".
+fs::path named_path(fs::path path);
+
 // Whether both are there and one file or directory, whatever their names.
 bool is_same_file(const fs::path& a, const fs::path& b);
 

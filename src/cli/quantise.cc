@@ -192,7 +192,7 @@ Quantiser make_mixed_quantiser(const Recipe& recipe, const ConvertedModel& model
   };
   std::shared_ptr<StorageRounder> rounder =
       make_mixed_rounder(recipe, files.config, held, rate_limit(recipe, files, files.config, held));
-  choice.chosen = [rounder](const WeightSpec& weight) { return rounder->format_of(weight); };
+  choice.fixed_format = [rounder](const WeightSpec& weight) { return rounder->format_of(weight); };
   return {rounder, make_converted_files(recipe, files, choice)};
 }
 
@@ -226,6 +226,23 @@ void check_recipe(const Recipe& recipe, const ModelOutput& output) {
   } else if (recipe.format != "exl2") {
     make_gptq_rounder(recipe);
   }
+}
+
+void warn_of_unused_options(const Recipe& recipe, ModelFormat format) {
+  const auto warn_of = [&](const std::vector<std::string>& names, const char* where) {
+    warn_of_unused(recipe, "quantize", names, where);
+  };
+  if (format == ModelFormat::gguf) warn_of({"max_shard_size"}, " for a GGUF file");
+  if (recipe.options.text("rounding") == "nearest") {
+    warn_of({"damp_percent"}, " with rounding=nearest");
+  }
+  if (rate_fits_a_run(recipe)) return;
+  warn_of({"ranks"}, " without device_memory");
+  if (!recipe.eval_data.empty()) return;
+  warn_of(
+      {"device", "device_memory", "host_memory", "weights", "attention", "product_exclude", "seed"},
+      " without eval_data");
+  if (recipe.data.empty()) warn_of(options_of_texts(recipe.options), " without data");
 }
 
 // What was written and measured, before the output gets its final name.
@@ -282,17 +299,7 @@ int quantise(const Recipe& given) {
   ModelOutput output(recipe, "quantize");
   // Before any file is opened.
   check_recipe(recipe, output);
-  const bool fits_a_run = rate_fits_a_run(recipe);
-  if (!fits_a_run) warn_of_unused(recipe, "quantize", {"ranks"}, " without device_memory");
-  if (!fits_a_run && recipe.eval_data.empty()) {
-    warn_of_unused(recipe, "quantize",
-                   {"device", "device_memory", "host_memory", "weights", "attention",
-                    "product_exclude", "seed"},
-                   " without eval_data");
-    if (recipe.data.empty()) {
-      warn_of_unused(recipe, "quantize", options_of_texts(recipe.options), " without data");
-    }
-  }
+  warn_of_unused_options(recipe, output.format());
   const ConvertedModel model(recipe);
   const ModelFiles& files = model.result();
   const CalibrationSize size = calibration_size(recipe, files.config);
@@ -305,7 +312,7 @@ int quantise(const Recipe& given) {
   };
   const Recipe lengths = reading(size.sequence_len);
   Quantiser quantiser = make_quantiser(recipe, model, output.format(), size);
-  if (fits_a_run && given.storage != recipe.storage) {
+  if (rate_fits_a_run(recipe) && given.storage != recipe.storage) {
     warn(
         fmt::format("method={} implies storage={}, but the run that is planned keeps the written "
                     "codes: train with storage=keep, the default of method=lora",
@@ -327,6 +334,7 @@ int quantise(const Recipe& given) {
   const std::vector<std::string> notes = notes_on_text(recipe, *quantiser.rounder);
   if (dry) {
     QuantisationReport report = plan.report();
+    report.calibration_tokens = text.tokens();
     report.memory = quantising_memory(recipe, model, *quantiser.rounder, plan, text.size());
     report.notes.insert(report.notes.end(), notes.begin(), notes.end());
     print_plan(recipe, output, report);

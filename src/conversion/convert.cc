@@ -42,10 +42,7 @@ std::optional<Tokenizer> usable_tokenizer(const Recipe& recipe, const ModelFiles
 
 // "SmolLM2-135M" for the directory or the GGUF file of that name.
 std::string model_name(const std::string& origin) {
-  fs::path path(origin);
-  while (!path.has_filename() && path.has_parent_path() && path != path.root_path()) {
-    path = path.parent_path();
-  }
+  const fs::path path = named_path(origin);
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
 }
 
@@ -55,14 +52,14 @@ GgufModel gguf_model(const Recipe& recipe, const ModelFiles& files,
   const ChatFormat format = recipe_chat_format(recipe, tokenizer);
   GgufModel model{exported_config(files, tokenizer), model_name(files.origin),
                   to_gguf_tokenizer(tokenizer.data())};
-  if (!format.general.source.empty()) {
-    model.tokenizer.chat_template = format.general.source == tokenizer.data().chat_template
-                                        ? format.general.source
-                                        : kept_template(format, tokenizer);
+  if (auto templates = other_templates(format, tokenizer)) {
+    model.tokenizer.chat_template = std::move(templates->general);
+    model.tokenizer.tool_template = std::move(templates->tools);
   }
   if (const auto end = end_of_answers(format, tokenizer); end && *end != tokenizer.eos()) {
     model.tokenizer.eot_id = *end;
   }
+  model.tokenizer.eom_id = tokenizer.find_special(kEndOfMessage).value_or(-1);
   if (const std::string text = changed_in_gguf(tokenizer.data(), model.tokenizer); !text.empty()) {
     notes.push_back(
         fmt::format("GGUF cannot say all of this tokenizer: \"{}\", for one, will be "
@@ -88,7 +85,7 @@ std::string kept_type(const StorageChoice& choice, const std::vector<ModelTensor
   };
   if (choice.storage != "keep" || !std::ranges::all_of(tensors, stays)) return {};
   const std::string type = choice.kept->file_type();
-  return gguf_file_type_name(gguf_file_type_of(type)) == type ? type : std::string();
+  return gguf_file_type_of(type) ? type : std::string();
 }
 
 }  // namespace
@@ -188,7 +185,7 @@ void Conversion::plan_gguf(const Recipe& recipe, const ModelFiles& files,
   gguf_ = gguf_model(recipe, files, report_.notes);
   const GgufMixture* mixture = mixture_of(choice);
   report_.file_type = mixture != nullptr ? std::string(mixture->name) : kept_type(choice, tensors_);
-  if (!report_.file_type.empty()) gguf_->file_type = gguf_file_type_of(report_.file_type);
+  gguf_->file_type = gguf_file_type_of(report_.file_type);
   report_.bytes = gguf_model_bytes(*gguf_, tensors_);
 }
 

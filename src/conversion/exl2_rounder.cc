@@ -64,9 +64,7 @@ class Exl2Rounder : public LayoutRounder {
 
   QuantisationSettings settings() const override {
     QuantisationSettings settings = rates_.settings();
-    settings.insert({{"format", "exl2"},
-                     {"head_bits", std::to_string(head_bits_)},
-                     {"damp_percent", fmt::format("{}", damping_)}});
+    settings.insert({{"format", "exl2"}, {"head_bits", std::to_string(head_bits_)}});
     return settings;
   }
   nlohmann::json config(int64_t sequences, int64_t sequence_len) const override {

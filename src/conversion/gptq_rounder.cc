@@ -46,8 +46,7 @@ class GptqRounder : public LayoutRounder {
             {"group_size", std::to_string(layout_.group_size)},
             {"desc_act", layout_.activation_order ? "true" : "false"},
             {"sym", layout_.symmetric ? "true" : "false"},
-            {"rounding", compensates_ ? "gptq" : "nearest"},
-            {"damp_percent", fmt::format("{}", damping_)}};
+            {"rounding", compensates_ ? "gptq" : "nearest"}};
   }
   nlohmann::json config(int64_t, int64_t) const override {
     return gptq_quantization_config(layout_, damping_);

@@ -36,12 +36,7 @@ fs::path target_of(const Recipe& recipe, const std::string& command) {
     throw Error(ErrorKind::usage, fmt::format("{} needs an output_dir or an output", command),
                 "output_dir=DIR writes a Hugging Face directory, output=FILE.gguf a GGUF file");
   }
-  fs::path target = directory ? recipe.output_dir : recipe.output;
-  // A trailing slash would become the name of the temporary beside the target.
-  while (!target.has_filename() && target.has_parent_path() && target != target.root_path()) {
-    target = target.parent_path();
-  }
-  return target;
+  return named_path(directory ? recipe.output_dir : recipe.output);
 }
 
 bool has_gguf_name(const fs::path& path) {
@@ -112,7 +107,7 @@ bool is_gguf_output(const std::string& format, const fs::path& target) {
 
 void require_no_writer(const fs::path& output) {
   for (const char* suffix : {"", kUnfinishedSuffix, kTemporarySuffix}) {
-    const fs::path directory = output.string() + suffix;
+    const fs::path directory = named_path(output).string() + suffix;
     // A lock that is given back at once; none on what this process may not open.
     std::error_code error;
     if (fs::is_directory(fs::symlink_status(directory, error)) &&
@@ -184,6 +179,13 @@ void ModelOutput::check() const {
     throw Error(
         ErrorKind::usage,
         fmt::format("{} is a mounted file system, which cannot be replaced by a model", name),
+        fmt::format("give a directory in it: {}/model", name));
+  }
+  if (is_directory && is_same_file(target_, ".")) {
+    // By renaming, too: the shell would be in a directory that is gone.
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("{} is the current directory, which cannot be replaced by a model", name),
         fmt::format("give a directory in it: {}/model", name));
   }
   if (is_directory && fs::is_empty(target_)) return;

@@ -38,9 +38,9 @@ void remove_model(const fs::path& path);
 class ModelOutput {
  public:
   // Throws Error(usage) where neither or both are given; where the model or an adapter is read from
-  // there; and where something exists already, unless overwrite is set and it is nothing but a
-  // model. Throws what require_no_writer() throws. `command` is named in errors. begin() and
-  // commit() look once more.
+  // there; where it is the current directory; and where something exists already, unless overwrite
+  // is set and it is nothing but a model. Throws what require_no_writer() throws. `command` is
+  // named in errors. begin() and commit() look once more.
   ModelOutput(const Recipe& recipe, const std::string& command);
 
   ModelFormat format() const { return format_; }

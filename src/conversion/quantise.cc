@@ -29,6 +29,8 @@ constexpr int64_t kCalibrationLength = 512;
 // over many tokens, and each block must be run once more for it.
 constexpr int64_t kMeasuredShare = 4;
 
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();  // null in JSON
+
 // The sequences of that part of the text, but at least enough for Hessians of full rank.
 int64_t measured_sequences(const CalibrationSize& text, const QuantisationPlan& plan) {
   return std::min(text.sequences, std::max(text.sequences / kMeasuredShare,
@@ -138,7 +140,7 @@ QuantisationPlan::QuantisationPlan(const ModelConfig& config, const Rounder& rou
       continue;
     }
     rounded.push_back(weight);
-    report_.matrices.push_back({weight, 0.0, std::numeric_limits<double>::quiet_NaN()});
+    report_.matrices.push_back({weight, kUnknown, kUnknown});
     least_tokens_ = std::max(least_tokens_, weight.cols);
   }
   if (rounded.empty()) fail_to_round(config);
@@ -155,7 +157,7 @@ QuantisationPlan::QuantisationPlan(const ModelConfig& config, const Rounder& rou
   for (QuantisedMatrix& matrix : report_.matrices) {
     largest = checked_add(largest, bytes_of(rounder.specs(matrix.weight)));
     if (!matrix.weight.is_block_matrix()) continue;
-    matrix.bits = std::numeric_limits<double>::quiet_NaN();
+    matrix.bits = kUnknown;
     elements = checked_add(elements, matrix.weight.size());
     blocks.push_back(matrix.weight);
   }
@@ -168,6 +170,7 @@ QuantisationSettings quantisation_settings(const Recipe& recipe, const Converted
                                            const Rounder& rounder, const CalibrationText& text,
                                            const ProgressStyle& style) {
   QuantisationSettings settings = rounder.settings();
+  if (rounder.compensates()) settings["damp_percent"] = fmt::format("{}", rounder.damping());
   const auto sum = [](uint32_t crc) { return fmt::format("{:08x}", crc); };
   settings["version"] = JACKSCREW_VERSION;
   settings["isa"] = isa_name(choose_isa(recipe.isa));

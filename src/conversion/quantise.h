@@ -26,8 +26,9 @@ std::string rest_storage(const Recipe& recipe, const ModelFiles& base);
 // The outcome for one matrix.
 struct QuantisedMatrix {
   WeightSpec weight;
-  double error = 0;  // squared error of its outputs, relative to their squares: 0 is exact
-  double bits = 0;   // per element, scales included; NaN: not chosen yet
+  // Squared error of its outputs, relative to their squares: 0 is exact; NaN: not measured.
+  double error = 0;
+  double bits = 0;  // per element, scales included; NaN: not chosen yet
 };
 
 struct QuantisationReport {
@@ -48,7 +49,8 @@ struct QuantisationReport {
 // Which matrices of a model are rounded, and what comes of it.
 class QuantisationPlan {
  public:
-  // The bits of every matrix, where they are known, and no errors. The bytes are exact, or a bound.
+  // The bits of every matrix, where they are known, and no errors nor tokens. The bytes are exact,
+  // or a bound.
   QuantisationPlan(const ModelConfig& config, const Rounder& rounder, const QuantisedFiles& files);
 
   bool rounds_head() const { return rounds_head_; }

@@ -133,21 +133,16 @@ void QuantisationCheckpoint::load(const nlohmann::json& object) {
       count(fields, "measured"), count(fields, "rounded"), {}, {}, fields.texts("notes")};
   progress.costs = object.at("costs").get<decltype(progress.costs)>();
   progress.errors = object.at("errors").get<decltype(progress.errors)>();
+  const auto checked = [&](const nlohmann::json& member) {
+    const JsonFields entry(member, kProgress);
+    File file{entry.text("name"), count(entry, "bytes"), narrow<uint32_t>(count(entry, "crc32c"))};
+    check(file);
+    return file;
+  };
   std::vector<File> files;
-  for (const nlohmann::json& file : object.at("files")) {
-    const JsonFields entry(file, kProgress);
-    files.push_back(
-        {entry.text("name"), count(entry, "bytes"), narrow<uint32_t>(count(entry, "crc32c"))});
-  }
-  const bool has_stream = fields.boolean("has_stream");
-  if (has_stream && files.empty()) {
-    fail(ErrorKind::model, "{} has a stream, and no file of it", kProgress);
-  }
-  for (const File& file : files) check(file);
-  if (has_stream) {
-    stream_ = files.back();
-    files.pop_back();
-  }
+  for (const nlohmann::json& member : object.at("files")) files.push_back(checked(member));
+  const nlohmann::json* member = fields.find("stream");
+  stream_ = member != nullptr ? std::optional(checked(*member)) : std::nullopt;
   files_ = std::move(files);
   progress_ = std::move(progress);
 }
@@ -187,19 +182,19 @@ int64_t QuantisationCheckpoint::bytes() const {
 }
 
 std::string QuantisationCheckpoint::text() const {
-  nlohmann::json files = nlohmann::json::array();
-  const auto add = [&](const File& file) {
-    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"crc32c", file.crc32c}});
+  const auto entry = [](const File& file) -> nlohmann::json {
+    return {{"name", file.name}, {"bytes", file.bytes}, {"crc32c", file.crc32c}};
   };
-  for (const File& file : files_) add(file);
-  if (stream_) add(*stream_);
+  nlohmann::json files = nlohmann::json::array();
+  for (const File& file : files_) files.push_back(entry(file));
   const auto json = [](const nlohmann::json& value) { return dump_json(value, -1); };
   JsonObject object;
   object.add("format", kFormat).add_json("settings", json(settings_));
   object.add("measured", progress_.measured).add("rounded", progress_.rounded);
   object.add_json("costs", json(progress_.costs)).add_json("errors", json(progress_.errors));
   object.add("notes", progress_.notes);
-  object.add_json("files", json(files)).add("has_stream", stream_.has_value());
+  object.add_json("files", json(files));
+  if (stream_) object.add_json("stream", json(entry(*stream_)));
   return with_checksum(object) + "\n";
 }
 

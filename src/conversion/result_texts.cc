@@ -38,10 +38,18 @@ Texts tokenizer_files_of(const fs::path& from) {
 
 }  // namespace
 
-std::string kept_template(const ChatFormat& format, const Tokenizer& tokenizer) {
-  const bool adds =
-      tokenizer.add_bos() && format.general.source.find("bos_token") == std::string::npos;
-  return (adds ? "{{- bos_token }}" : "") + format.general.source;
+std::optional<WrittenTemplates> other_templates(const ChatFormat& format,
+                                                const Tokenizer& tokenizer) {
+  const TokenizerData& own = tokenizer.data();
+  const std::string &general = format.general.source, &tools = format.tools.source;
+  const bool keeps_tools = tools == own.tool_template || format.tools.refusal;
+  if (general.empty() || (general == own.chat_template && keeps_tools)) return std::nullopt;
+  const auto written = [&](const std::string& source, const std::string& before) {
+    const bool adds = !source.empty() && source != before && tokenizer.add_bos() &&
+                      source.find("bos_token") == std::string::npos;
+    return (adds ? "{{- bos_token }}" : "") + source;
+  };
+  return WrittenTemplates{written(general, own.chat_template), written(tools, own.tool_template)};
 }
 
 std::optional<int64_t> end_of_answers(const ChatFormat& format, const Tokenizer& tokenizer) {
@@ -98,10 +106,11 @@ Texts tokenizer_texts(const ModelFiles& files, const Tokenizer& tokenizer,
     texts["tokenizer.json"] = to_tokenizer_json(tokenizer.data());
     texts["tokenizer_config.json"] = to_tokenizer_config_json(tokenizer.data());
   }
-  const std::string& source = format.general.source;
-  if (source.empty() || source == tokenizer.data().chat_template) return texts;
-  texts[kChatTemplateFile] = kept_template(format, tokenizer);
+  const auto templates = other_templates(format, tokenizer);
+  if (!templates) return texts;
   for (const char* name : {kDefaultTemplateFile, kToolTemplateFile}) texts.erase(name);
+  texts[kChatTemplateFile] = templates->general;
+  if (!templates->tools.empty()) texts[kToolTemplateFile] = templates->tools;
   return texts;
 }
 

@@ -25,7 +25,7 @@ Texts config_texts(const ModelFiles& files, const Tokenizer& tokenizer, const Ch
 Texts config_texts(const ModelFiles& files, const std::string& torch_dtype);
 
 // The files of a tokenizer: copies where it was read from a directory, else made from its data; and
-// the template of `format`, in place of others, where it differs.
+// the templates of `format`, in place of others, where they differ.
 Texts tokenizer_texts(const ModelFiles& files, const Tokenizer& tokenizer,
                       const ChatFormat& format);
 // The files of a tokenizer that cannot be used here, as they are.
@@ -35,8 +35,14 @@ Texts tokenizer_texts(const ModelFiles& files);
 // model's own.
 ModelConfig exported_config(const ModelFiles& files, const Tokenizer& tokenizer);
 
-// A template for other programs. It writes BOS where this program would add it by itself.
-std::string kept_template(const ChatFormat& format, const Tokenizer& tokenizer);
+// The sources of chat templates, for other programs; empty where there is none.
+struct WrittenTemplates {
+  std::string general, tools;
+};
+// Those of `format`; nullopt where the tokenizer's own stay. Others than those write BOS where this
+// program would add it by itself.
+std::optional<WrittenTemplates> other_templates(const ChatFormat& format,
+                                                const Tokenizer& tokenizer);
 
 // The special token by which answers end; none where it is not known.
 std::optional<int64_t> end_of_answers(const ChatFormat& format, const Tokenizer& tokenizer);

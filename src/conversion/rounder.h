@@ -52,7 +52,7 @@ class Rounder {
   // also while it measures.
   virtual int64_t held_bytes(const WeightSpec& weight) const = 0;
 
-  // All settings of the rounder that determine what it writes.
+  // All settings of the rounder that determine what it writes, but for its damping.
   virtual QuantisationSettings settings() const = 0;
   // Lines for people about what it writes.
   virtual std::vector<std::string> notes(const std::vector<WeightSpec>& weights) const = 0;

@@ -54,7 +54,7 @@ class FormatRounder : public StorageRounder {
     return bytes_of(specs(weight));
   }
   QuantisationSettings settings() const override {
-    return {{"rounding", rounding_}, {"damp_percent", fmt::format("{}", damping_)}};
+    return {{"rounding", rounding_}};
   }
 
  private:

@@ -56,21 +56,19 @@ double bits_of(const Format& format) {
 
 // What llama.cpp's quantiser takes where rows are not a multiple of 256 elements. (For two and
 // three bits its newest versions take q4_0, which is as large and loses more.)
-struct Narrower {
+struct ForOddRows {
   const Format& (*format)();
   const Format& (*instead)();  // in blocks of 32
 };
-constexpr Narrower kNarrower[] = {{q2_k_format, iq4_nl_format}, {q3_k_format, iq4_nl_format},
-                                  {q4_k_format, q5_0_format},   {q5_k_format, q5_1_format},
-                                  {q6_k_format, q8_0_format},   {iq4_xs_format, iq4_nl_format}};
+constexpr ForOddRows kForOddRows[] = {{q2_k_format, iq4_nl_format}, {q3_k_format, iq4_nl_format},
+                                      {q4_k_format, q5_0_format},   {q5_k_format, q5_1_format},
+                                      {q6_k_format, q8_0_format},   {iq4_xs_format, iq4_nl_format}};
 
 // `format`, or its replacement for rows of `cols` elements.
 const Format& for_width(const Format& format, int64_t cols) {
   if (holds_rows_of(format, cols)) return format;
-  for (const Narrower& narrower : kNarrower) {
-    if (&narrower.format() == &format && holds_rows_of(narrower.instead(), cols)) {
-      return narrower.instead();
-    }
+  for (const ForOddRows& odd : kForOddRows) {
+    if (&odd.format() == &format && holds_rows_of(odd.instead(), cols)) return odd.instead();
   }
   return f16_format();
 }
@@ -108,7 +106,17 @@ class ChosenStorage {
   const Format* format_ = nullptr;
 };
 
-// The format of a weight for which nothing is chosen.
+// The format that a weight is to have whatever its width; null where it keeps its own.
+const Format* wanted_format(const StorageChoice& choice, const ChosenStorage& storage,
+                            const ModelConfig& config, const WeightSpec& weight) {
+  const Format* fixed = choice.fixed_format ? choice.fixed_format(weight) : nullptr;
+  const Format* format = fixed != nullptr ? fixed : storage.of(config, weight);
+  // Formats of linear layers leave embedding, head and norms as they are.
+  const bool fits = format == nullptr || !format->for_linears_only() || weight.is_block_matrix();
+  return fits ? format : nullptr;
+}
+
+// The format of a weight for which none is wanted.
 const Format& kept_format(const StorageChoice& choice, const WeightSpec& weight,
                           const StoredTensor& kept, const StoredTensor& stored) {
   const bool is_plain = safetensors_dtype(*kept.format) != nullptr;
@@ -308,18 +316,16 @@ void check_storage(ModelFormat files, const std::string& storage) {
 
 std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const StorageChoice& choice,
                                           std::vector<std::string>& notes) {
-  const ChosenStorage chosen(choice);
+  const ChosenStorage storage(choice);
   const bool tied = files.config.tie_word_embeddings;
-  std::map<std::string, int64_t> narrow_weights, widened;  // description of the change -> weights
+  std::map<std::string, int64_t> odd_rows, widened;  // description of the change -> weights
   std::vector<ModelTensor> tensors;
   for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
     const StoredTensor& kept = stored_tensor(files, *choice.kept, weight.name);
     const StoredTensor& stored = stored_tensor(files, *files.source, weight.name);
     const bool is_head = weight.module == (tied ? "embed_tokens" : "lm_head");
-    const Format* format = choice.chosen ? choice.chosen(weight) : nullptr;
-    if (format == nullptr) format = chosen.of(files.config, weight);
-    // Formats of linear layers leave embedding, head and norms as they are.
-    if (format == nullptr || (format->for_linears_only() && !weight.is_block_matrix())) {
+    const Format* format = wanted_format(choice, storage, files.config, weight);
+    if (format == nullptr) {
       format = &kept_format(choice, weight, kept, stored);
       if (weight.is_block_matrix() && format != kept.format.get()) {
         ++widened[fmt::format("instead of {}: {}", kept.format->name(),
@@ -336,8 +342,8 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
     if (!weight.is_vector() && by_rows && !holds_rows_of(*format, weight.cols)) {
       const Format& wanted = *format;
       format = &for_width(wanted, weight.cols);
-      ++narrow_weights[fmt::format("{} elements: {} instead of {}, whose blocks do not divide them",
-                                   weight.cols, format->name(), wanted.name())];
+      ++odd_rows[fmt::format("{} elements: {} instead of {}, whose blocks do not divide them",
+                             weight.cols, format->name(), wanted.name())];
     }
     tensors.push_back({weight, format});
   }
@@ -345,7 +351,7 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
     notes.push_back(fmt::format("{} {} written in {} {}", counted(count, "weight"),
                                 count == 1 ? "is" : "are", f32_format().name(), what));
   }
-  for (const auto& [what, count] : narrow_weights) {
+  for (const auto& [what, count] : odd_rows) {
     notes.push_back(fmt::format("{} with rows of {}", counted(count, "weight"), what));
   }
   return tensors;

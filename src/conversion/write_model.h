@@ -26,7 +26,7 @@ struct StorageChoice {
   // The weights whose formats are kept: the model itself or, if adapters were merged, the base.
   const WeightSource* kept = nullptr;
   // The format of a weight whatever the storage; null: the storage says. Empty: for all.
-  std::function<const Format*(const WeightSpec&)> chosen = {};
+  std::function<const Format*(const WeightSpec&)> fixed_format = {};
 };
 
 // The GGUF mixture named by the storage; null where it names none.

@@ -23,7 +23,7 @@ constexpr std::string_view kScale = ".weight_scale";
 constexpr std::string_view kZero = ".weight_zero_point";
 constexpr std::string_view kGroups = ".weight_g_idx";
 constexpr std::array kPackParts = {kPacked, kShape, kScale, kZero, kGroups};
-constexpr std::array kIntParts = {kWeight, kScale, kZero};
+constexpr std::array kByteParts = {kWeight, kScale, kZero};
 
 // What a configuration says of the weights that its config_groups are for. Which group a layer is
 // in is not asked: only what all of them say counts.
@@ -265,7 +265,7 @@ QuantisedLayout byte_quantized_layout() {
   return {.method = "compressed-tensors",
           .help = nullptr,  // as above
           .marker = kScale,
-          .parts = kIntParts,
+          .parts = kByteParts,
           .needs_no_config = true,
           .read = read_bytes};
 }

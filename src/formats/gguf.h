@@ -115,10 +115,11 @@ class GgufFile {
   std::map<std::string, size_t, std::less<>> index_;
 };
 
-// The hyper-parameters of a file whose general.architecture is "llama", "qwen2" or "qwen3", from
-// its own keys ("llama.block_count") and its tensors. The result is valid. Embeddings are tied when
-// there is no output.weight. Error(model) names whatever the program cannot compute: another
-// architecture, experts, partial rotation, other rope scaling, a split file.
+// The hyper-parameters of a file whose general.architecture is "llama", "qwen2", "qwen3" or
+// "smollm3", from its own keys ("llama.block_count") and its tensors. The result is valid.
+// Embeddings are tied when there is no output.weight. Error(model) names whatever the program
+// cannot compute: another architecture, experts, partial rotation, other rope scaling, a split
+// file.
 ModelConfig gguf_config(const GgufFile& file);
 
 // The tokenizer of a file, unprocessed.

@@ -129,12 +129,12 @@ std::string gguf_file_type_name(int64_t file_type) {
                                    : std::string(found->name);
 }
 
-uint32_t gguf_file_type_of(std::string_view name) {
+std::optional<uint32_t> gguf_file_type_of(std::string_view name) {
   const std::string medium = fmt::format("{}_m", name);
   for (const FileType& type : kFileTypes) {
     if (type.name == name || type.name == medium) return type.number;
   }
-  return 0;
+  return std::nullopt;
 }
 
 }  // namespace jackscrew

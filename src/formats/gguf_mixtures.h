@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,8 +56,8 @@ std::string gguf_mixture_names();
 // type 99" where it is not known.
 std::string gguf_file_type_name(int64_t file_type);
 // general.file_type (llama.cpp's llama_ftype) of a mixture, or of a file most of whose matrices
-// have the format of that name; for a k-quant, that of its medium mixture. 0, which is f32, where
-// there is none.
-uint32_t gguf_file_type_of(std::string_view name);
+// have the format of that name; for a k-quant, that of its medium mixture. nullopt where there is
+// none.
+std::optional<uint32_t> gguf_file_type_of(std::string_view name);
 
 }  // namespace jackscrew

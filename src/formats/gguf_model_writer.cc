@@ -22,8 +22,9 @@ constexpr const char* kOtherFiles =
   throw Error(ErrorKind::model, fmt::format("GGUF has no place for {}", what), hint);
 }
 
-// general.file_type of a file that is no known mixture: that of the format of most of its bytes.
-uint32_t most_frequent_type(const std::vector<ModelTensor>& tensors) {
+// general.file_type of a file that is no known mixture: that of the format of most of its bytes,
+// if there is one.
+std::optional<uint32_t> most_frequent_type(const std::vector<ModelTensor>& tensors) {
   std::map<std::string_view, int64_t> bytes;
   for (const ModelTensor& tensor : tensors) bytes[tensor.format->name()] += tensor.bytes();
   const auto most = std::max_element(
@@ -78,8 +79,9 @@ void add_config(const GgufModel& model, const std::vector<ModelTensor>& tensors,
   metadata.add("general.architecture", architecture);
   metadata.add("general.type", "model");
   metadata.add("general.name", model.name);
-  metadata.add("general.file_type",
-               model.file_type ? *model.file_type : most_frequent_type(tensors));
+  if (const auto type = model.file_type ? model.file_type : most_frequent_type(tensors)) {
+    metadata.add("general.file_type", *type);
+  }
   metadata.add("general.quantization_version", uint32_t{2});
   metadata.add(own + "vocab_size", unsigned_of(config.vocab_size));
   metadata.add(own + "context_length", unsigned_of(config.max_position_embeddings));
@@ -133,6 +135,7 @@ void add_tokenizer(GgufTokenizerMetadata tokenizer, int64_t vocab_size, GgufMeta
   add_id("tokenizer.ggml.bos_token_id", tokenizer.bos_id, metadata);
   add_id("tokenizer.ggml.eos_token_id", tokenizer.eos_id, metadata);
   add_id("tokenizer.ggml.eot_token_id", tokenizer.eot_id, metadata);
+  add_id("tokenizer.ggml.eom_token_id", tokenizer.eom_id, metadata);
   add_id("tokenizer.ggml.unknown_token_id", tokenizer.unk_id, metadata);
   add_id("tokenizer.ggml.padding_token_id", tokenizer.pad_id, metadata);
   if (tokenizer.add_bos) metadata.add("tokenizer.ggml.add_bos_token", *tokenizer.add_bos);

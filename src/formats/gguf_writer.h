@@ -73,7 +73,7 @@ struct GgufModel {
   ModelConfig config;
   std::string name;                        // for display
   GgufTokenizerMetadata tokenizer;         // without tokens: the file gets no tokenizer
-  std::optional<uint32_t> file_type = {};  // a mixture's; nullopt: that of most of the bytes
+  std::optional<uint32_t> file_type = {};  // a mixture's; nullopt: of most of the bytes, if any
 };
 
 // Throws what the writer below does for a configuration that GGUF has no place for.

@@ -85,25 +85,25 @@ void check_computation(const JsonFields& fields) {
 // The defaults are those of transformers: an absent or null factor follows from the two lengths.
 void parse_yarn(const JsonFields& rope, ModelConfig& config) {
   RopeScaling& scaling = config.rope_scaling;
-  const auto positive = [&](const char* key, double fallback) {
+  const auto nonzero_or = [&](const char* key, double fallback) {
     const double value = rope.find(key) == nullptr ? 0.0 : rope.number(key);
     return value == 0.0 ? fallback : value;
   };
-  scaling.factor = positive("factor", static_cast<double>(config.max_position_embeddings) /
-                                          static_cast<double>(std::max<int64_t>(
-                                              1, scaling.original_max_position_embeddings)));
-  scaling.beta_fast = positive("beta_fast", 32.0);
-  scaling.beta_slow = positive("beta_slow", 1.0);
+  scaling.factor = nonzero_or("factor", static_cast<double>(config.max_position_embeddings) /
+                                            static_cast<double>(std::max<int64_t>(
+                                                1, scaling.original_max_position_embeddings)));
+  scaling.beta_fast = nonzero_or("beta_fast", 32.0);
+  scaling.beta_slow = nonzero_or("beta_slow", 1.0);
   scaling.truncate = rope.boolean("truncate", true);
-  const double mscale = positive("mscale", 0.0);
-  const double mscale_all_dim = positive("mscale_all_dim", 0.0);
+  const double mscale = nonzero_or("mscale", 0.0);
+  const double mscale_all_dim = nonzero_or("mscale_all_dim", 0.0);
   const auto of_factor = [&](double scale) {
     return scale * (RopeScaling::yarn_attention_factor(scaling.factor) - 1.0) + 1.0;
   };
   const double implied = mscale != 0.0 && mscale_all_dim != 0.0
                              ? of_factor(mscale) / of_factor(mscale_all_dim)
                              : of_factor(1.0);
-  scaling.attention_factor = positive("attention_factor", implied);
+  scaling.attention_factor = nonzero_or("attention_factor", implied);
 }
 
 // `rope_theta` stands beside the scaling parameters (version 4) or among them (version 5). If both

@@ -39,9 +39,8 @@ class ModelWriter {
 };
 
 // Writes the weights of a Hugging Face directory in f32, bf16, f16 or, in bitsandbytes' layout,
-// nf4; see ShardedSafetensorsWriter. `dtype` is the type to which bitsandbytes shall decode:
-// "bfloat16"
-// ...
+// nf4; see ShardedSafetensorsWriter. `dtype` is torch's name, "bfloat16" for one, of the type to
+// which bitsandbytes shall decode.
 std::unique_ptr<ModelWriter> make_safetensors_model_writer(const fs::path& directory,
                                                            const std::vector<ModelTensor>& tensors,
                                                            const std::string& dtype,

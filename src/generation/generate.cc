@@ -13,8 +13,8 @@ namespace jackscrew {
 namespace {
 
 // Tokens that end a turn in common chat formats, beside the eos token that the files name.
-constexpr const char* kEndTexts[] = {"<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>",
-                                     "<|end|>"};
+constexpr const char* kEndTexts[] = {"<|im_end|>",    "<|eot_id|>", "<|end_of_text|>",
+                                     "<|endoftext|>", "<|end|>",    kEndOfMessage};
 
 // The index of the first largest logit. Comparisons with NaN are false, so NaN must be checked for.
 size_t likeliest(std::span<const float> logits) {

@@ -28,8 +28,7 @@ const Architecture& llama_architecture();
 //   llama3   as in the Llama 3.1 release: low frequencies are divided by `factor`, high ones kept,
 //            those between interpolated
 //   yarn     Peng et al. 2023: likewise, with limits given as rotations within the original
-//   context;
-//            cosines and sines are scaled too
+//            context; cosines and sines are scaled too
 struct RopeScaling {
   enum class Kind { none, linear, dynamic, llama3, yarn };
   Kind kind = Kind::none;

@@ -8,6 +8,7 @@
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "tests/conversion/conversion.h"
+#include "text/tokenizer/tokenizer_files.h"
 
 namespace jackscrew {
 namespace {
@@ -419,6 +420,46 @@ TEST_F(SlowConversion, AnAdapterWithoutATemplateHasTheModels) {
   // One that is there goes before the model's.
   tiny_.file("adapter/chat_template.jinja", "{% for m in messages %}[{{ m.content }}]{% endfor %}");
   EXPECT_NE(preview("adapter=" + path("adapter")).find("[Say number 0]"), std::string::npos);
+}
+
+// Or conversations with tools would have the one before.
+TEST_F(SlowConversion, TheTemplateForToolsGoesWithTheOther) {
+  train_adapter("adapter");
+  const std::string model = "model=" + path("base") + " overwrite=true ";
+  const std::string chat = "{% for m in messages %}<{{ m.content }}>{% endfor %}";
+  for (const char* place : {"base", "adapter"}) {
+    fs::create_directories(path(place) + "/additional_chat_templates");
+    tiny_.file(std::string(place) + "/" + kToolTemplateFile,
+               chat + "{{ bos_token }}{{ tools }} of " + place);
+  }
+  tiny_.file("base/chat_template.jinja", chat);
+  const auto for_tools = [&](const std::string& command) {
+    answer(command + " output=" + path("m.gguf"));
+    answer(command + " output_dir=" + path("m"));
+    const std::string file = path("m") + "/" + kToolTemplateFile;
+    const std::string in_gguf = gguf_tokenizer(GgufFile(path("m.gguf"))).tool_template;
+    EXPECT_EQ(fs::exists(file) ? read_text(file) : "", in_gguf) << command;
+    return in_gguf;
+  };
+  EXPECT_EQ(for_tools("export " + model), tiny_.text(std::string("base/") + kToolTemplateFile));
+  EXPECT_EQ(for_tools("export chat_template=chatml " + model), "");
+  // One that stands alone beside an adapter goes before the model's.
+  fs::remove(path("adapter") + "/tokenizer.json");
+  fs::remove(path("adapter") + "/tokenizer_config.json");
+  EXPECT_EQ(for_tools("merge adapter=" + path("adapter") + " " + model),
+            tiny_.text(std::string("adapter/") + kToolTemplateFile));
+  EXPECT_EQ(tiny_.text("m/chat_template.jinja"), chat);
+}
+
+TEST_F(SlowConversion, CallsOfToolsEndInGgufFilesToo) {
+  json tokenizer = json::parse(tiny_.text("base/tokenizer.json"));
+  json token = tokenizer["added_tokens"].back();
+  token["id"] = 258;
+  token["content"] = kEndOfMessage;
+  tokenizer["added_tokens"].push_back(token);
+  tiny_.file("base/tokenizer.json", tokenizer.dump());
+  answer(fmt::format("export model={} output={}", path("base"), path("m.gguf")));
+  EXPECT_EQ(gguf_tokenizer(GgufFile(path("m.gguf"))).eom_id, 258);
 }
 
 }  // namespace

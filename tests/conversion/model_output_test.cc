@@ -121,6 +121,42 @@ TEST_F(ModelOutputTest, AMountedFileSystemIsNotReplaced) {
                  [&] { replacing("output_dir=/proc"); });
 }
 
+// Whoever is in a directory that is replaced is in none any more.
+TEST_F(ModelOutputTest, TheCurrentDirectoryIsNotReplaced) {
+  const fs::path before = fs::current_path();
+  fs::create_directories(path("here"));
+  fs::current_path(path("here"));
+  const std::string full = "output_dir=" + path("here");
+  for (const std::string& setting :
+       {std::string("output_dir=."), std::string("output_dir=./"), std::string("output=."), full}) {
+    SCOPED_TRACE(setting);
+    expect_message(ErrorKind::usage, "here is the current directory", [&] { output(setting); });
+  }
+  expect_message(ErrorKind::usage, "holds here, which is no part of a model",
+                 [&] { output("output_dir=.."); });
+  fs::current_path(before);
+  EXPECT_EQ(names("here"), std::vector<std::string>());
+}
+
+// Temporaries lie beside it, whatever its path ends in.
+TEST_F(ModelOutputTest, PathsThatEndInNoName) {
+  fs::create_directories(path("m"));
+  for (const char* end : {"/.", "/", "/./", "/x/.."}) {
+    SCOPED_TRACE(end);
+    ModelOutput written = replacing("output_dir=" + path("m") + end);
+    EXPECT_EQ(written.target().filename(), "m");
+    written.begin(1);
+    FileWriter(written.path() / "config.json").write("{}");
+    EXPECT_EQ(names(), (std::vector<std::string>{"m", "m.jackscrew-part"}));
+    written.commit();
+    EXPECT_EQ(names("m"), std::vector<std::string>{"config.json"});
+  }
+  fs::create_directories(path("m.unfinished"));
+  const DirectoryLock held(path("m.unfinished"));
+  expect_message(ErrorKind::generic, "another run is writing",
+                 [&] { require_no_writer(path("m") + "/."); });
+}
+
 TEST_F(ModelOutputTest, TwoAtATimeAreRefused) {
   ModelOutput first = output("output=" + path("y.gguf"));
   ModelOutput second = output("output=" + path("y.gguf"));

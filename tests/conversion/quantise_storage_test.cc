@@ -276,8 +276,10 @@ TEST_F(SlowQuantiseStorage, Refusals) {
   refused("format=hf storage=int8", 2, {"cannot be written", "quantize writes storage=nf4\n"});
   refused("format=gguf storage=nf4", 2, {"cannot be written", "format=hf output_dir=DIR takes it"});
   refused("format=hf storage=q4_k_m", 2, {"storage=q4_k_m cannot be written", "output=FILE.gguf"});
-  const Outcome dry = run(quantise_gguf("dry", "q4_k_m", "--dry-run"));
+  const Outcome dry = run(quantise_gguf("dry", "q4_k_m", "max_shard_size=1MB --dry-run") + " 2>&1");
   EXPECT_NE(dry.out.find("14 matrices"), std::string::npos) << dry.out;
+  EXPECT_NE(dry.out.find("quantize does not use max_shard_size for a GGUF file"), std::string::npos)
+      << dry.out;
   EXPECT_FALSE(fs::exists(path("dry.gguf")));
 }
 

@@ -190,7 +190,31 @@ TEST_F(SlowQuantise, Refusals) {
     }
   }
   expect_dry_run("", "14 matrices");
-  EXPECT_EQ(answer(quantise("dry", "--dry-run"))["bytes"], answer(quantise("real"))["bytes"]);
+}
+
+TEST_F(SlowQuantise, ADryRunSaysWhatItKnows) {
+  const json dry = answer(quantise("q", "--dry-run")), real = answer(quantise("q"));
+  for (const char* same : {"output", "bytes", "bits", "calibration_tokens"}) {
+    EXPECT_EQ(dry[same], real[same]) << same;
+  }
+  for (const json& matrix : dry["matrices"]) {
+    EXPECT_TRUE(matrix["error"].is_null()) << matrix;
+    EXPECT_TRUE(matrix["bits"].is_number()) << matrix;
+  }
+}
+
+// It is told, and nobody is kept from going on with another.
+TEST_F(SlowQuantise, RoundsToTheNearestWithoutDamping) {
+  const Outcome dry = run(quantise("q", "rounding=nearest damp_percent=0.02 --dry-run") + " 2>&1");
+  EXPECT_NE(dry.out.find("quantize does not use damp_percent with rounding=nearest"),
+            std::string::npos)
+      << dry.out;
+  for (const std::string how : {"gptq", "nearest"}) {
+    const Recipe recipe = make_recipe({"model=" + path("base"), "rounding=" + how});
+    const QuantisationSettings settings =
+        quantisation_settings(recipe, ConvertedModel(recipe), *make_gptq_rounder(recipe), {}, {});
+    EXPECT_EQ(settings.contains("damp_percent"), how == "gptq");
+  }
 }
 
 TEST_F(SlowQuantise, NamesTheWeightThatIsNotFinite) {

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "model/weights.h"
+#include "quant/fp4.h"
 #include "quant/plain.h"
 #include "tests/formats/support.h"
 #include "tests/support/errors.h"
@@ -37,6 +38,7 @@ class GgufWriterTest : public ::testing::Test {
     model_.tokenizer.merges = {"a b"};
     model_.tokenizer.bos_id = 1;
     model_.tokenizer.eos_id = 2;
+    model_.tokenizer.eom_id = 3;
     model_.tokenizer.add_bos = true;
     model_.tokenizer.chat_template = "{{ messages }}";
   }
@@ -45,7 +47,7 @@ class GgufWriterTest : public ::testing::Test {
   std::vector<ModelTensor> tensors() const {
     std::vector<ModelTensor> out;
     for (const WeightSpec& weight : weights_of(model_.config, StageSpec::whole(model_.config))) {
-      out.push_back({weight, weight.is_vector() ? &f32_format() : &f16_format()});
+      out.push_back({weight, weight.is_vector() ? &f32_format() : matrices_});
     }
     return out;
   }
@@ -66,6 +68,7 @@ class GgufWriterTest : public ::testing::Test {
 
   fs::path path_;
   GgufModel model_;
+  const Format* matrices_ = &f16_format();
 };
 
 TEST_F(GgufWriterTest, ComesBackAsItWas) {
@@ -103,6 +106,8 @@ TEST_F(GgufWriterTest, ComesBackAsItWas) {
   EXPECT_EQ(tokenizer.merges, model_.tokenizer.merges);
   EXPECT_EQ(tokenizer.chat_template, "{{ messages }}");
   EXPECT_EQ(tokenizer.add_bos, true);
+  EXPECT_EQ(tokenizer.eom_id, 3);
+  EXPECT_EQ(config.eos_token_ids, (std::vector<int64_t>{2, 3}));
   // llama.cpp wants a token for every row of the embedding.
   ASSERT_EQ(tokenizer.tokens.size(), 9u);
   EXPECT_EQ(tokenizer.tokens[8], "[PAD8]");
@@ -133,6 +138,22 @@ TEST_F(GgufWriterTest, RopeScalingComesBack) {
   EXPECT_NEAR(back.attention_factor, 1.5, 1e-6);
   EXPECT_EQ(back.beta_fast, 24.0);
   EXPECT_EQ(back.beta_slow, 0.5);
+}
+
+// llama.cpp guesses then; 0 would say that it is f32.
+TEST_F(GgufWriterTest, ATypeWithoutANumberIsNotNamed) {
+  model_.config.hidden_size = model_.config.intermediate_size = 64;
+  model_.config.head_dim = 16;
+  for (const Format* format : {&mxfp4_format(), &nvfp4_format()}) {
+    matrices_ = format;
+    write();
+    EXPECT_FALSE(GgufFile(path_).has("general.file_type"));
+    EXPECT_EQ(GgufSource(path_).file_type(), "");
+  }
+  matrices_ = &f32_format();
+  write();
+  EXPECT_EQ(GgufFile(path_).integer("general.file_type"), 0);
+  EXPECT_EQ(GgufSource(path_).file_type(), "f32");
 }
 
 TEST_F(GgufWriterTest, MistralKeepsItsWindow) {

@@ -377,6 +377,9 @@ TEST(Prompt, EndTokens) {
   EXPECT_EQ(end_tokens(Tokenizer(data), files), (Ids{257, 258}));
   files.tokenizer_owner = TokenizerOwner::model;
   EXPECT_EQ(end_tokens(Tokenizer(data), files), (Ids{2, 3, 257, 258}));
+  // A call of a tool ends as an answer does.
+  data.tokens.back() = "<|eom_id|>";
+  EXPECT_EQ(end_tokens(Tokenizer(data), files), (Ids{257, 258}));
   EXPECT_EQ(end_tokens(Tokenizer(byte_tokenizer()), files), Ids{257});
 }
 

@@ -27,6 +27,9 @@
 
 namespace jackscrew {
 
+// Llama 3.1's end of a message that a tool's answer follows.
+inline constexpr const char* kEndOfMessage = "<|eom_id|>";
+
 enum class TokenKind : uint8_t {
   normal,   // made by merges
   special,  // control: matched in raw text on request, left out of decoded text on request

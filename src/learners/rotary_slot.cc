@@ -33,7 +33,7 @@ RotarySlot::RotarySlot(const LearnerContext& context, Weight& weight, const Sett
   context.original(weight, original.view());
   Context run{context.ops, context.scratch, context.scalars, true};
   master_->store(run, original.view());
-  if (settings.master != DType::f32) encode_master(run);
+  encode_master(run);
 }
 
 void RotarySlot::backward(const Gradient& g, const Tensor*) {

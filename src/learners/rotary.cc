@@ -71,7 +71,9 @@ class RotaryLearner : public Learner {
     memory_ = &context.memory;
     sum_over_stages_ = context.sum_over_stages;
     (weight.as_f32().empty() ? has_rounded_ : has_exact_) = true;
-    auto slot = std::make_unique<RotarySlot>(context, weight, options_.slots);
+    RotarySlot::Settings settings = options_.slots;
+    settings.score = settings.score && !context.is_measured_elsewhere(weight.spec());
+    auto slot = std::make_unique<RotarySlot>(context, weight, settings);
     groups_[group_numbers_.at(options_.group_of(weight.spec()).name)].slots.push_back(slot.get());
     return slot;
   }

@@ -173,6 +173,7 @@ void RotarySlot::will_need() {
 }
 
 double RotarySlot::gradient_score(Context& context) const {
+  if (!settings_.score) return 0.0;
   double squares = 0.0;
   context.ops.copy(Tensor(&squares, DType::f64, {1}), squares_.view());
   return squares;

@@ -78,7 +78,8 @@ class Program:
         return json_lines(self("data", "tokenize", f"model={model}", f"data={data}", "--json"))
 
     def logits(self, model: Path, data: Path, output: Path, *more: str) -> dict[str, torch.Tensor]:
-        self("logits", f"model={model}", f"data={data}", "product=f32", f"output={output}", *more)
+        self("logits", f"model={model}", f"data={data}", "product=f32", f"output={output}",
+             "overwrite=true", *more)
         return load_file(output)
 
     def loss(self, data: Path, *model: str) -> float:

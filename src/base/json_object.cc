@@ -57,6 +57,12 @@ JsonObject& JsonObject::add_raw(std::string_view name, std::string_view json) {
   return *this;
 }
 
+std::optional<std::string> nul_complaint(std::string_view text) {
+  const size_t at = text.find('\0');
+  if (at == std::string_view::npos) return std::nullopt;
+  return fmt::format("byte {} of the text is 0", at + 1);
+}
+
 std::string json_complaint(std::string_view what, bool one_line) {
   if (const size_t end = what.find("] "); what.starts_with('[') && end != what.npos) {
     what.remove_prefix(end + 2);

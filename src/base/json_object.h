@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,6 +50,10 @@ class JsonObject {
 
   std::string body_;  // between the braces
 };
+
+// The complaint about a byte of 0, which the JSON parser takes for the end of the text: what
+// follows would be lost. nullopt where there is none.
+std::optional<std::string> nul_complaint(std::string_view text);
 
 // The JSON parser's complaint, taken from its what() without its own name and number, and without
 // the line number if the text is known to be one line.

@@ -126,6 +126,24 @@ void warn_of_unused(const Recipe& recipe, std::string_view command,
   }
 }
 
+void check_output_file(const Recipe& recipe) {
+  std::error_code unknown;
+  const fs::file_status status = fs::status(recipe.output, unknown);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    throw Error(ErrorKind::usage, fmt::format("{} is not a file", recipe.output),
+                "give another output");
+  }
+  if (fs::exists(status) && !recipe.overwrite) {
+    throw Error(ErrorKind::usage, fmt::format("{} exists already", recipe.output),
+                "give another output, or overwrite=true to replace it");
+  }
+  const fs::path parent = fs::absolute(recipe.output).parent_path();
+  if (!fs::is_directory(parent)) {
+    throw Error(ErrorKind::usage, fmt::format("there is no directory {}", parent.string()),
+                "make it, or give another output");
+  }
+}
+
 std::vector<std::string> options_of_texts(const OptionSet& options) {
   std::vector<std::string> names = {"max_samples", "excess_length_strategy"};
   for (const OptionValue& option : options.values()) {

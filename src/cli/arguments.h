@@ -43,6 +43,10 @@ int report_error(const std::string& what, const std::string& hint, int exit_code
 void warn_of_unused(const Recipe& recipe, std::string_view command,
                     const std::vector<std::string>& names, std::string_view where = "");
 
+// Throws Error(usage) where `output` cannot become a file, or where something is there already and
+// would be lost: a file is replaced with overwrite=true.
+void check_output_file(const Recipe& recipe);
+
 // The names of the options that say how texts are read.
 std::vector<std::string> options_of_texts(const OptionSet& options);
 

@@ -153,7 +153,7 @@ int converse(const Recipe& given) {
   Interrupt interrupt;
   const SignalThread thread(std::array{SIGINT}, [&](int) { interrupt.receive(); });
   GenerationSetup setup(given, "chat");
-  if (setup.format.is_plain()) {
+  if (setup.format.is_plain() && setup.recipe.chat_template == "auto") {
     warn(fmt::format("{} has no chat template; set one, such as chat_template=chatml",
                      setup.recipe.model));
   }

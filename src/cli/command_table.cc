@@ -160,7 +160,7 @@ std::vector<Subcommand> make_table() {
        .usage = "model=M data=FILE output=OUT.safetensors [name=value ...]",
        .examples = {"jackscrew logits model=model.gguf data=book.txt output=logits.safetensors"},
        .tables = {kModel, kData, kRecords, kMachine},
-       .options = joined({computing, {"output"}}),
+       .options = joined({computing, {"output", "overwrite"}}),
        .asked = random,
        .run = run_logits,
        .hidden = true},

@@ -35,20 +35,7 @@ void check_page(const Recipe& recipe) {
     throw Error(ErrorKind::usage, fmt::format("output={} is not the name of a page", recipe.output),
                 "output=NAME.html");
   }
-  std::error_code unknown;
-  const fs::file_status status = fs::status(page, unknown);
-  if (fs::exists(status) && !fs::is_regular_file(status)) {
-    throw Error(ErrorKind::usage, fmt::format("{} is not a file", recipe.output),
-                "give another output");
-  }
-  if (fs::exists(status) && !recipe.overwrite) {
-    throw Error(ErrorKind::usage, fmt::format("{} exists already", recipe.output),
-                "give another output, or overwrite=true to replace it");
-  }
-  if (const fs::path parent = fs::absolute(page).parent_path(); !fs::is_directory(parent)) {
-    throw Error(ErrorKind::usage, fmt::format("there is no directory {}", parent.string()),
-                "make it, or give another output");
-  }
+  check_output_file(recipe);
 }
 
 // Of what the model needs: its files may hold more.
@@ -128,24 +115,27 @@ int compare(const Recipe& given) {
   recipe.storage = "keep";  // models are compared as they are, whatever the method's storage
   const ProgressStyle style = stderr_style(recipe.quiet);
   const ModelFiles first = open_compared(recipe.operands[0], recipe.tokenizer);
-  settle_lengths(recipe, first.config);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, first);
-  const Dataset dataset =
-      load_datasets(data_places(recipe.eval_data), tokenizer, dataset_options(recipe, tokenizer),
-                    style, DataPart::evaluation, {});
-  const SessionUse use = comparison_use(recipe.sequence_len);
+  settle_lengths(recipe, first);
   std::vector<ModelFiles> others;
   for (size_t i = 1; i < recipe.operands.size(); ++i) {
     const ModelFiles& files =
         others.emplace_back(open_compared(recipe.operands[i], recipe.tokenizer));
     require_same_tokens(first, files, tokenizer);
+    settle_lengths(recipe, files);  // all must have positions for the same text
+  }
+  const Dataset dataset = load_texts(recipe, recipe.eval_data, tokenizer, DataPart::evaluation,
+                                     TargetUse::scored, style);
+  const SessionUse use = comparison_use(recipe.sequence_len);
+  for (const ModelFiles& files : others) {
     require_room_for_both({recipe, first}, {recipe, files}, use);
   }
   const auto reference = open_session(recipe, first, use, style);
   std::vector<ComparedModel> models = {{first.origin, stored_bytes(first)}};
   for (const ModelFiles& files : others) {
     const auto session = open_session(recipe, files, use, style);
-    const Comparison found = compare_sessions(*reference, *session, dataset, recipe.threads, style);
+    const Comparison found = compare_sessions({*reference, first.origin}, {*session, files.origin},
+                                              dataset, recipe.threads, style);
     models[0].loss = found.reference_loss;
     models[0].rate = found.reference_rate;
     models.push_back({files.origin, stored_bytes(files), found.loss, found.divergence,

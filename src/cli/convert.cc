@@ -28,15 +28,8 @@ struct ConversionLoss {
 // The recipe with which a model is measured.
 Recipe measuring(Recipe recipe, const ConvertedModel& model) {
   recipe.storage = "keep";  // the option describes what is written
-  settle_lengths(recipe, model.base.config);
+  settle_lengths(recipe, model.base);
   return recipe;
-}
-
-Dataset eval_data_of(const Recipe& recipe, const ConvertedModel& model,
-                     const ProgressStyle& style) {
-  const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, model.base);
-  return load_datasets(data_places(recipe.eval_data), tokenizer, dataset_options(recipe, tokenizer),
-                       style, DataPart::evaluation, {});
 }
 
 // What the written model is compared with. A single whole adapter is applied beside its model, as
@@ -71,7 +64,8 @@ ConversionLoss measure(const Recipe& recipe, const ConvertedModel& model, const 
   require_room_for_both({of.recipe, of.files}, {alone, files}, use);
   const auto reference = open_session(of.recipe, of.files, use, style);
   const auto session = open_session(alone, files, use, style);
-  loss.written = compare_sessions(*reference, *session, dataset, recipe.threads, style);
+  loss.written = compare_sessions({*reference, model.name()}, {*session, kWrittenModel}, dataset,
+                                  recipe.threads, style);
   return loss;
 }
 
@@ -170,7 +164,8 @@ int convert(const Recipe& recipe, const char* command) {
   std::optional<Dataset> eval_data;  // read first: an error in it is told before the work
   if (!recipe.eval_data.empty()) {
     measured = measuring(recipe, model);
-    eval_data = eval_data_of(measured, model, style);
+    eval_data = load_texts(measured, recipe.eval_data, make_tokenizer(recipe.tokenizer, model.base),
+                           DataPart::evaluation, TargetUse::scored, style);
     const Reference reference = reference_of(measured, model);
     require_room_to_score({reference.recipe, reference.files},
                           comparison_use(measured.sequence_len));

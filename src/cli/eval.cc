@@ -21,25 +21,28 @@ void print_result(const EvalResult& result) {
              counted(result.tokens, "token"), counted(result.records, "record"));
 }
 
-bool asks_for_data(const Recipe& recipe) {
-  return recipe.options.origin("data") == kCommandLine;
-}
+// What is scored.
+struct HeldOut {
+  std::vector<std::string> data;
+  double val_size = 0;  // only what this splits off; 0: all
+};
 
-// What is scored: `data`, or eval_data, so that the recipe of a training run is scored on what it
-// holds out.
-std::vector<std::string> held_out(const Recipe& recipe) {
+// `data` that the command line names, or what the recipe of a training run holds out.
+HeldOut held_out(const Recipe& recipe) {
   const OptionSet& options = recipe.options;
-  if (recipe.eval_data.empty() || asks_for_data(recipe)) {
+  if (options.origin("data") == kCommandLine) {
     options.require("data", "eval");
-    if (asks_for_data(recipe)) {
-      warn_of_unused(recipe, "eval", {"eval_data", "val_size"}, " beside data");
-    }
-    return recipe.data;
+    warn_of_unused(recipe, "eval", {"eval_data", "val_size"}, " beside data");
+    return {recipe.data};
+  }
+  if (recipe.eval_data.empty()) {
+    options.require("data", "eval");
+    return {recipe.data, recipe.val_size};
   }
   if (!recipe.quiet && options.was_set("data")) {
     write_stderr(fmt::format("scoring eval_data: {}\n", fmt::join(recipe.eval_data, ", ")));
   }
-  return recipe.eval_data;
+  return {recipe.eval_data};
 }
 
 // Whether there are files that are cut into windows.
@@ -50,28 +53,29 @@ bool has_documents(const DataPlace& place) {
 }
 
 // The data sets that are scored.
-std::vector<Dataset> load_scored(const Recipe& recipe, const Tokenizer& tokenizer,
-                                 const ProgressStyle& style) {
-  DatasetOptions options = dataset_options(recipe, tokenizer);
-  const std::vector<DataPlace> places = data_places(recipe.data);
-  if (recipe.val_size > 0 && !asks_for_data(recipe)) {
+std::vector<Dataset> load_scored(const Recipe& recipe, const HeldOut& scored,
+                                 const Tokenizer& tokenizer, const ProgressStyle& style) {
+  if (scored.val_size > 0) {
     warn_of_unused(recipe, "eval", {"stride"}, " with val_size");
-    const Dataset all = load_datasets(places, tokenizer, options, style);
-    std::vector<Dataset> parts = {all.split(recipe.val_size, recipe.seed).second};
+    const Dataset all =
+        load_texts(recipe, scored.data, tokenizer, DataPart::train, TargetUse::scored, style);
+    std::vector<Dataset> parts = {all.split(scored.val_size, recipe.seed).second};
     if (!recipe.quiet) {
       write_stderr(fmt::format("scoring what val_size holds out of the data: {} of {} examples\n",
                                parts[0].size(), all.size()));
     }
     return parts;
   }
+  DatasetOptions options = dataset_options(recipe, tokenizer);
   options.stride = recipe.stride;
+  const std::vector<DataPlace> places = data_places(scored.data);
   if (std::ranges::none_of(places, has_documents)) {
     warn_of_unused(recipe, "eval", {"stride"}, " without a .txt file");
   }
   std::vector<Dataset> parts;
   for (const DataPlace& place : places) {
-    for (const std::string& line : place.left_out_warnings(DataPart::evaluation)) warn(line);
     parts.push_back(load_dataset(place, tokenizer, options, style, DataPart::evaluation));
+    warn_of_data({&place, 1}, DataPart::evaluation, parts.back().stats(), TargetUse::scored);
   }
   return parts;
 }
@@ -79,13 +83,13 @@ std::vector<Dataset> load_scored(const Recipe& recipe, const Tokenizer& tokenize
 int score(const Recipe& given) {
   Recipe recipe = with_adapter_options(given);
   recipe.options.require("model", "eval");
-  recipe.data = held_out(recipe);
+  const HeldOut scored = held_out(recipe);
   const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
   require_weights(recipe, files);
-  settle_lengths(recipe, files.config);
+  settle_lengths(recipe, files);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
   const ProgressStyle style = stderr_style(recipe.quiet);
-  const std::vector<Dataset> parts = load_scored(recipe, tokenizer, style);
+  const std::vector<Dataset> parts = load_scored(recipe, scored, tokenizer, style);
   // Several records are scored together; 2048 tokens keep the products busy, and more would only
   // take memory.
   constexpr int64_t kTokens = 2048;
@@ -113,8 +117,8 @@ int score(const Recipe& given) {
     if (results.size() > 1) {
       JsonObject by_file;
       for (size_t i = 0; i < results.size(); ++i) {
-        const auto here = recipe.data.begin() + static_cast<std::ptrdiff_t>(i);
-        const bool named_before = std::find(recipe.data.begin(), here, *here) != here;
+        const auto here = scored.data.begin() + static_cast<std::ptrdiff_t>(i);
+        const bool named_before = std::find(scored.data.begin(), here, *here) != here;
         if (!named_before) by_file.add(*here, results[i].to_json());
       }
       json.add("data", by_file);
@@ -127,7 +131,7 @@ int score(const Recipe& given) {
   for (size_t i = 0; results.size() > 1 && i < results.size(); ++i) {
     fmt::print("  ");
     print_result(results[i]);
-    fmt::print("  {}\n", one_line(recipe.data[i]));
+    fmt::print("  {}\n", one_line(scored.data[i]));
   }
   return 0;
 }

@@ -38,13 +38,18 @@ std::vector<int32_t> first_window(const Recipe& recipe, const Tokenizer& tokeniz
 int write_logits(const Recipe& given) {
   Recipe recipe = with_adapter_options(given);
   for (const char* option : {"model", "data", "output"}) recipe.options.require(option, "logits");
-  if (is_same_file(recipe.output, recipe.model)) {
-    throw Error(ErrorKind::usage, fmt::format("output {} is the model", recipe.output),
+  std::vector<std::string> sources = recipe.data;
+  sources.push_back(recipe.model);
+  for (const std::string& source : sources) {
+    if (!is_same_file(recipe.output, source)) continue;
+    throw Error(ErrorKind::usage,
+                fmt::format("{} is what is read, and would be replaced", recipe.output),
                 "give another output");
   }
+  check_output_file(recipe);
   const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
   require_weights(recipe, files);
-  settle_lengths(recipe, files.config);
+  settle_lengths(recipe, files);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
   std::vector<int32_t> ids = first_window(recipe, tokenizer);
   const auto tokens = static_cast<int64_t>(ids.size());

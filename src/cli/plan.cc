@@ -318,7 +318,7 @@ int show_plan(const Recipe& given) {
   Recipe recipe = with_adapter_options(given);
   recipe.options.require("model", "plan");
   const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
-  settle_lengths(recipe, files.config);
+  settle_lengths(recipe, files);
   check_exports(recipe, files);
   if (recipe.fit) return show_fit(recipe, files);
   if (recipe.ranks > 1) return show_ranks(recipe, files);

@@ -30,13 +30,6 @@ namespace jackscrew {
 
 namespace {
 
-Dataset read_text_of(const Recipe& recipe, const std::vector<std::string>& data,
-                     const ModelFiles& files, DataPart part, const ProgressStyle& style) {
-  const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
-  return load_datasets(data_places(data), tokenizer, dataset_options(recipe, tokenizer), style,
-                       part, {});
-}
-
 // For the report, where the text has a say in what is written.
 std::vector<std::string> notes_on_text(const Recipe& recipe, const Rounder& rounder) {
   if (!recipe.data.empty() || !rounder.compensates()) return {};
@@ -46,19 +39,24 @@ std::vector<std::string> notes_on_text(const Recipe& recipe, const Rounder& roun
 
 std::vector<int32_t> calibration_tokens_of(const Recipe& recipe, const ModelFiles& files,
                                            const ProgressStyle& style) {
-  if (recipe.data.empty()) return calibration_tokens(make_tokenizer(recipe.tokenizer, files));
-  return calibration_tokens(read_text_of(recipe, recipe.data, files, DataPart::train, style));
+  const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
+  if (recipe.data.empty()) return calibration_tokens(tokenizer);
+  return calibration_tokens(
+      load_texts(recipe, recipe.data, tokenizer, DataPart::train, TargetUse::none, style));
 }
 
 // Compares the written model with the one that it was made from. The recipe is scoring()'s.
-Comparison measure_quantised(const Recipe& recipe, const ModelFiles& files, const Dataset& dataset,
-                             const fs::path& written, const ProgressStyle& style) {
+Comparison measure_quantised(const Recipe& recipe, const ConvertedModel& model,
+                             const Dataset& dataset, const fs::path& written,
+                             const ProgressStyle& style) {
+  const ModelFiles& files = model.result();
   const SessionUse use = comparison_use(recipe.sequence_len);
   const ModelFiles rounded = open_model(written.string());
   require_room_for_both({recipe, files}, {recipe, rounded}, use);
   const auto reference = open_session(recipe, files, use, style);
   const auto session = open_session(recipe, rounded, use, style);
-  return compare_sessions(*reference, *session, dataset, recipe.threads, style);
+  return compare_sessions({*reference, model.name()}, {*session, kWrittenModel}, dataset,
+                          recipe.threads, style);
 }
 
 // Prints a line per block: the error of every matrix, and the bits of all together.
@@ -119,17 +117,17 @@ void print_plan(const Recipe& recipe, const ModelOutput& output, const Quantisat
 
 // The recipe of a session on the model that is read or will be written, with its adapters merged:
 // storage is of the files.
-Recipe run_over(const Recipe& recipe, const ModelConfig& config) {
+Recipe run_over(const Recipe& recipe, const ModelFiles& files) {
   Recipe run = without_adapters(recipe);
   run.storage = "keep";
-  settle_lengths(run, config);
+  settle_lengths(run, files);
   return run;
 }
 
 // The recipe of a session that scores either model. A device_memory and a product that are a
 // training run's say nothing of it.
-Recipe scoring(const Recipe& recipe, const ModelConfig& config) {
-  Recipe score = run_over(calibrating(recipe), config);
+Recipe scoring(const Recipe& recipe, const ModelFiles& files) {
+  Recipe score = run_over(calibrating(recipe), files);
   if (rate_fits_a_run(recipe)) score.device_memory.reset();
   return score;
 }
@@ -139,7 +137,7 @@ RateLimit rate_limit(const Recipe& recipe, const ModelFiles& files, const ModelC
                      const HeldFormats& formats) {
   RateLimit limit{recipe.options.number("bits")};
   if (rate_fits_a_run(recipe)) {
-    limit.stages = limits_that_fit(run_over(recipe, files.config), files.origin, written, formats);
+    limit.stages = limits_that_fit(run_over(recipe, files), files.origin, written, formats);
   }
   return limit;
 }
@@ -201,6 +199,7 @@ Quantiser make_mixed_quantiser(const Recipe& recipe, const ConvertedModel& model
 Quantiser make_quantiser(const Recipe& recipe, const ConvertedModel& model, ModelFormat format,
                          const CalibrationSize& text) {
   const ModelFiles& files = model.result();
+  if (format == ModelFormat::gguf) require_gguf_place(files.config);
   if (mixes_gguf_types(recipe.options)) return make_mixed_quantiser(recipe, model);
   if (rounds_to_storage(recipe, format)) {
     auto written =
@@ -235,25 +234,25 @@ struct Quantised {
   std::optional<Comparison> loss;
 };
 
-Quantised write_and_measure(const Recipe& recipe, const ModelFiles& files, Quantiser& quantiser,
+Quantised write_and_measure(const Recipe& recipe, const ConvertedModel& model, Quantiser& quantiser,
                             const QuantisationPlan& plan, const CalibrationText& text,
                             const std::optional<Dataset>& eval_data,
                             QuantisationCheckpoint& checkpoint, ModelOutput& output,
                             const ProgressStyle& style) {
-  Quantised out{write_quantised(recipe, files, *quantiser.rounder, plan, *quantiser.files, text,
+  const ModelFiles& files = model.result();
+  Quantised out{write_quantised(recipe, model, *quantiser.rounder, plan, *quantiser.files, text,
                                 checkpoint, output, style),
                 {}};
   try {
     if (rate_fits_a_run(recipe)) {
-      check_fits(run_over(recipe, files.config), open_model(output.path().string()));
+      check_fits(run_over(recipe, files), open_model(output.path().string()));
     }
   } catch (const Error&) {
     checkpoint.remove();  // useless for another rate
     throw;
   }
   if (eval_data) {
-    out.loss =
-        measure_quantised(scoring(recipe, files.config), files, *eval_data, output.path(), style);
+    out.loss = measure_quantised(scoring(recipe, files), model, *eval_data, output.path(), style);
   }
   output.commit();
   checkpoint.remove();
@@ -301,7 +300,7 @@ int quantise(const Recipe& given) {
   const auto reading = [&](int64_t sequence_len) {
     Recipe read = recipe;
     read.sequence_len = sequence_len;
-    settle_lengths(read, files.config);
+    settle_lengths(read, files);
     return read;
   };
   const Recipe lengths = reading(size.sequence_len);
@@ -316,9 +315,10 @@ int quantise(const Recipe& given) {
   // All data are read first: an error in them is told before the work, and by a dry run too.
   std::optional<Dataset> eval_data;
   if (!recipe.eval_data.empty()) {
-    eval_data = read_text_of(reading(recipe.sequence_len), recipe.eval_data, files,
-                             DataPart::evaluation, style);
-    const Recipe score = scoring(recipe, files.config);
+    eval_data = load_texts(reading(recipe.sequence_len), recipe.eval_data,
+                           make_tokenizer(recipe.tokenizer, files), DataPart::evaluation,
+                           TargetUse::scored, style);
+    const Recipe score = scoring(recipe, files);
     require_room_to_score({score, files}, comparison_use(score.sequence_len));
   }
   const CalibrationText text =
@@ -327,7 +327,7 @@ int quantise(const Recipe& given) {
   const std::vector<std::string> notes = notes_on_text(recipe, *quantiser.rounder);
   if (dry) {
     QuantisationReport report = plan.report();
-    report.memory = quantising_memory(recipe, files, *quantiser.rounder, plan, text.size());
+    report.memory = quantising_memory(recipe, model, *quantiser.rounder, plan, text.size());
     report.notes.insert(report.notes.end(), notes.begin(), notes.end());
     print_plan(recipe, output, report);
     return 0;
@@ -337,7 +337,7 @@ int quantise(const Recipe& given) {
       recipe.overwrite);
   Quantised quantised;
   try {
-    quantised = write_and_measure(recipe, files, quantiser, plan, text, eval_data, checkpoint,
+    quantised = write_and_measure(recipe, model, quantiser, plan, text, eval_data, checkpoint,
                                   output, style);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::interrupted || checkpoint.empty()) throw;

@@ -108,8 +108,10 @@ SessionUse comparison_use(int64_t sequence_len) {
           .compares = true};
 }
 
-Comparison compare_sessions(Session& reference, Session& other, const Dataset& dataset, int threads,
-                            const ProgressStyle& style) {
+Comparison compare_sessions(const ComparedSession& first, const ComparedSession& second,
+                            const Dataset& dataset, int threads, const ProgressStyle& style) {
+  Session& reference = first.session;
+  Session& other = second.session;
   ProgressBar bar(std::cerr, style, "comparing", dataset.stats().tokens, "tokens");
   EvaluationBatches batches(dataset, 1);  // every example by itself
   ChunkLogits p, q;
@@ -155,8 +157,8 @@ Comparison compare_sessions(Session& reference, Session& other, const Dataset& d
   out.rate = q.rate();
   if (!std::isfinite(out.reference_loss) || !std::isfinite(out.loss)) {
     throw Error(ErrorKind::non_finite,
-                fmt::format("the loss of the {} model is not finite",
-                            std::isfinite(out.reference_loss) ? "second" : "first"),
+                fmt::format("the loss of {} is not finite",
+                            std::isfinite(out.reference_loss) ? second.name : first.name),
                 "its weights are damaged or, with another product than f32, too large for it");
   }
   return out;

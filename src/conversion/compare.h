@@ -36,9 +36,17 @@ void require_room_to_score(const ScoredModel& model, const SessionUse& use);
 void require_room_for_both(const ScoredModel& reference, const ScoredModel& other,
                            const SessionUse& use);
 
+// A session over a model, and what the model is called in errors.
+struct ComparedSession {
+  Session& session;
+  std::string name;
+};
+// What a conversion has made, before it has its final name.
+inline constexpr const char* kWrittenModel = "the written model";
+
 // The ids of `dataset` must mean the same to both models. Where one has more columns of logits, for
 // padding, only those that both have count. Throws Error(non_finite) where logits are not finite.
-Comparison compare_sessions(Session& reference, Session& other, const Dataset& dataset, int threads,
-                            const ProgressStyle& style);
+Comparison compare_sessions(const ComparedSession& reference, const ComparedSession& other,
+                            const Dataset& dataset, int threads, const ProgressStyle& style);
 
 }  // namespace jackscrew

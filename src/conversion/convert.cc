@@ -66,7 +66,7 @@ GgufModel gguf_model(const Recipe& recipe, const ModelFiles& files,
   if (const std::string text = changed_in_gguf(tokenizer.data(), model.tokenizer); !text.empty()) {
     notes.push_back(
         fmt::format("GGUF cannot say all of this tokenizer: \"{}\", for one, will be "
-                    "cut into other tokens behind a special one or at the beginning",
+                    "cut into other tokens, at least behind a special one or at the beginning",
                     one_line(text)));
   }
   const int64_t window = model.config.sliding_window;
@@ -122,15 +122,23 @@ ConvertedModel::ConvertedModel(const Recipe& recipe, ModelFiles model) : base(st
         {recipe.adapters[i], recipe.adapter_weights.empty() ? 1.0 : recipe.adapter_weights[i]});
   }
   if (adapters.empty()) return;
+  auto source = std::make_unique<MergedSource>(recipe, base, adapters);
+  merging_bytes = source->most_bytes();
   merged = ModelFiles{.origin = base.origin,
                       .config = base.config,
-                      .source = std::make_unique<MergedSource>(recipe, base, adapters),
+                      .source = std::move(source),
                       .end_tokens = base.end_tokens,
                       .tokenizer_origin = base.tokenizer_origin,
                       .tokenizer_owner = base.tokenizer_owner,
                       .lends_templates = base.lends_templates,
                       .tokenizer = base.tokenizer,
                       .tokenizer_error = base.tokenizer_error};
+}
+
+std::string ConvertedModel::name() const {
+  std::string name = base.origin;
+  for (const WeightedAdapter& adapter : adapters) name += " with " + adapter.directory;
+  return name;
 }
 
 Conversion::Conversion(const Recipe& recipe, const ModelFiles& files, const StorageChoice& choice)

@@ -26,10 +26,13 @@ struct ConvertedModel {
 
   // The model to be written.
   const ModelFiles& result() const { return merged ? *merged : base; }
+  // What errors call it.
+  std::string name() const;
 
   ModelFiles base;
   std::vector<WeightedAdapter> adapters;
   std::optional<ModelFiles> merged;
+  int64_t merging_bytes = 0;  // MergedSource::most_bytes()
 };
 
 // The text files of a Hugging Face directory, beside the weights. A tokenizer that cannot be used

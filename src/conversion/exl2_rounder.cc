@@ -57,6 +57,10 @@ class Exl2Rounder : public LayoutRounder {
   int64_t round_bytes(const WeightSpec& weight) const override {
     return exl2_rounding_bytes(weight.rows);
   }
+  int64_t held_bytes(const WeightSpec& weight) const override {
+    // A byte a code, their words and the bytes of these.
+    return checked_add(weight.size(), 2 * bytes_of(specs(weight)));
+  }
 
   QuantisationSettings settings() const override {
     QuantisationSettings settings = rates_.settings();

@@ -53,6 +53,7 @@ class GroupRounding {
                   w_.cols(),
                   first,
                   count,
+                  first + count < end ? out_.matrix.groups[g + 1].columns : 0,
                   lowest,
                   {},
                   tried_codes_.data(),
@@ -65,7 +66,7 @@ class GroupRounding {
                   out_.matrix.scale_codes.data() + static_cast<int64_t>(g) * w_.rows(),
                   errors_.view().data<float>(),
                   sums_.data()};
-    for_tiles(kernels_.find_row_absmax, tile);
+    if (first == begin) for_tiles(kernels_.find_row_absmax, tile);
     const float absmax = *std::max_element(row_absmax_.begin(), row_absmax_.end());
     std::array<f16, kTriedScales> scale_max;
     for (size_t i = 0; i < scale_max.size(); ++i) {

@@ -14,8 +14,9 @@ inline constexpr int64_t kTriedScales = 4;    // values of scale_max that are tr
 struct Exl2Tile {
   float* w;           // [rows, cols]
   const float* cost;  // [cols], of a squared error
-  float* row_absmax;  // [rows], the largest magnitude in the group
+  float* row_absmax;  // [rows], the largest magnitude in the group; round() leaves the next group's
   int64_t rows, cols, first, count;
+  int64_t next_count;  // columns of the next group in this block, or 0
   float lowest;
   // The candidates: f16(scale_max / 256), each row's best scale code with it, and the total cost of
   // the tile's rows.
@@ -39,7 +40,7 @@ struct Exl2Kernels {
   void (*find_row_absmax)(const Exl2Tile& args, int64_t tile);
   void (*try_scales)(const Exl2Tile& args, int64_t tile);
   // Replaces w by the values of the codes; columns after each one, up to `end`, compensate for its
-  // error.
+  // error. The next group is final then, and its row_absmax is found.
   void (*round)(const Exl2Tile& args, int64_t tile);
 };
 

@@ -182,8 +182,13 @@ void round(const Exl2Tile& args, int64_t tile) {
     sum += error * error;
   }
   store(args, tile, columns, errors, numbers);
+  Lanes most = {};
+  for (int64_t k = args.count; k < args.count + args.next_count; ++k) {
+    most = larger(most, larger(columns.at[k], -columns.at[k]));
+  }
   for (int64_t i = 0; i < rows; ++i) {
     args.sums[tile * kTileRows + i] += static_cast<double>(sum[i]);
+    args.row_absmax[tile * kTileRows + i] = most[i];
   }
 }
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "conversion/storage_rounder.h"
 #include "formats/exl2_writer.h"
+#include "formats/gguf_writer.h"
 #include "formats/gptq_writer.h"
 #include "model/weights.h"
 
@@ -21,9 +22,11 @@ std::vector<WeightSpec> block_matrices(const ModelConfig& config) {
   return matrices;
 }
 
-std::optional<Error> refusal(const ModelConfig& config, const ShapeCheck& check) {
+// The Error(model) that a check throws; nullopt where it passes.
+template <class Check>
+std::optional<Error> refusal_by(const Check& check) {
   try {
-    for (const WeightSpec& weight : block_matrices(config)) check(weight);
+    check();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::model) throw;
     return error;
@@ -31,17 +34,32 @@ std::optional<Error> refusal(const ModelConfig& config, const ShapeCheck& check)
   return std::nullopt;
 }
 
-// Every layout is asked, so that the hint never leads to another refusal.
+std::optional<Error> refusal(const ModelConfig& config, const ShapeCheck& check) {
+  return refusal_by([&] {
+    for (const WeightSpec& weight : block_matrices(config)) check(weight);
+  });
+}
+
+std::optional<Error> gguf_refusal(const ModelConfig& config) {
+  return refusal_by([&] { check_gguf_config(config); });
+}
+
+// Every layout is asked, so that the hint never leads to another refusal: types of GGUF
+// that `storage` has named would be one beside format=gptq and exl2, so there it is storage=keep.
 std::string hint_of(const ModelConfig& config) {
   std::string ways;
   for (const int64_t bits : {4, 8, 3, 2}) {
     const GptqLayout layout{.bits = bits};
     if (refusal(config, [&](const auto& weight) { check_gptq_shape(weight, layout); })) continue;
-    ways += fmt::format("format=gptq bits={} output_dir=DIR, or ", bits);
+    ways += fmt::format("format=gptq bits={} storage=keep output_dir=DIR, or ", bits);
     break;
   }
-  if (!refusal(config, check_exl2_shape)) ways += "format=exl2 output_dir=DIR, or ";
-  if (has_mixed_types(config)) ways += "storage=q8_0 output=FILE.gguf, or ";
+  if (!refusal(config, check_exl2_shape)) {
+    ways += "format=exl2 storage=keep output_dir=DIR, or ";
+  }
+  if (has_mixed_types(config) && !gguf_refusal(config)) {
+    ways += "storage=q8_0 output=FILE.gguf, or ";
+  }
   return fmt::format(
       "quantize takes {}format=hf storage=nf4 output_dir=DIR; export writes it in storage=f16",
       ways);
@@ -51,6 +69,12 @@ std::string hint_of(const ModelConfig& config) {
 
 void require_shapes(const ModelConfig& config, const ShapeCheck& check) {
   if (const auto error = refusal(config, check)) {
+    throw Error(error->kind(), error->what(), hint_of(config));
+  }
+}
+
+void require_gguf_place(const ModelConfig& config) {
+  if (const auto error = gguf_refusal(config)) {
     throw Error(error->kind(), error->what(), hint_of(config));
   }
 }

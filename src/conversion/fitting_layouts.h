@@ -15,6 +15,9 @@ using ShapeCheck = std::function<void(const WeightSpec&)>;
 // write of this model instead.
 void require_shapes(const ModelConfig& config, const ShapeCheck& check);
 
+// The same for a configuration that GGUF has no place for, whatever the types.
+void require_gguf_place(const ModelConfig& config);
+
 // Whether types of GGUF that quantize chooses among (mixed_types) can hold any of the matrices.
 bool has_mixed_types(const ModelConfig& config);
 

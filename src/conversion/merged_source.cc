@@ -23,6 +23,14 @@ std::unique_ptr<Learner> learner_of(Recipe recipe, const std::string& directory)
   return find_learner(recipe.learner).make(recipe.options);
 }
 
+int64_t stored_bytes(const WeightSpec& spec, const StoredTensor& stored) {
+  return std::max<int64_t>(1, StoredRows::bytes_for(stored, spec.rows, spec.cols));
+}
+
+int64_t panel_rows(const WeightSpec& spec) {
+  return std::min(spec.rows, encode_panel_rows(spec.cols));
+}
+
 }  // namespace
 
 void check_finite(const PeftAdapter& adapter, const std::string& directory) {
@@ -118,20 +126,39 @@ void MergedSource::release(const StoredTensor& tensor) const {
   if (const StoredTensor* from = base_.find(tensor.name)) base_.release(*from);
 }
 
-void MergedSource::begin(const Merged& merged) const {
-  if (open_ != nullptr && open_->merged == &merged) return;
-  open_.reset();
-  const WeightSpec& spec = merged.spec;
+const StoredTensor& MergedSource::stored(const WeightSpec& spec) const {
   const StoredTensor* stored = base_.find(spec.name);
   if (stored == nullptr) fail(ErrorKind::model, "tensor {} is missing", spec.name);
   check_stored(spec, *stored);
-  OwnedTensor bytes(memory_, Purpose::staging, DType::u8,
-                    {std::max<int64_t>(1, StoredRows::bytes_for(*stored, spec.rows, spec.cols))});
-  const StoredRows from(*ops_, *stored, spec.rows, spec.cols, bytes.view());
-  open_ = std::make_unique<OpenWeight>(OpenWeight{&merged, std::move(bytes), from});
-  const int64_t step = std::min(spec.rows, encode_panel_rows(spec.cols));
+  return *stored;
+}
+
+int64_t MergedSource::most_bytes() const {
+  int64_t values = 0, most = 0;
+  for (const PeftAdapter& adapter : adapters_) {
+    for (const NamedArray& array : adapter.tensors) {
+      values = checked_add(values, static_cast<int64_t>(array.values.size() * sizeof(float)));
+    }
+  }
+  for (const auto& [name, merged] : merged_) {
+    const WeightSpec& spec = merged.spec;
+    const Tensor panels(nullptr, DType::f32, {2, panel_rows(spec), spec.cols});
+    most = std::max(most,
+                    booked_bytes(stored_bytes(spec, stored(spec))) + booked_bytes(panels.bytes()));
+  }
+  return checked_add(values, most);
+}
+
+void MergedSource::begin(const Merged& merged) const {
+  if (open_ != nullptr && open_->merged == &merged) return;
+  open_.reset();
   panels_ = {};
-  panels_ = OwnedTensor(memory_, Purpose::staging, DType::f32, {2, step, spec.cols});
+  const WeightSpec& spec = merged.spec;
+  const StoredTensor& of = stored(spec);
+  OwnedTensor bytes(memory_, Purpose::staging, DType::u8, {stored_bytes(spec, of)});
+  const StoredRows from(*ops_, of, spec.rows, spec.cols, bytes.view());
+  open_ = std::make_unique<OpenWeight>(OpenWeight{&merged, std::move(bytes), from});
+  panels_ = OwnedTensor(memory_, Purpose::staging, DType::f32, {2, panel_rows(spec), spec.cols});
 }
 
 Tensor MergedSource::rows(const Merged& merged, int64_t begin, int64_t end) const {

@@ -40,6 +40,10 @@ class MergedSource : public WeightSource {
   std::vector<std::string> names() const override { return base_.names(); }
   void release(const StoredTensor& tensor) const override;
 
+  // The bytes that it holds, at most: the adapters' values, and what the weight that is being read
+  // needs.
+  int64_t most_bytes() const;
+
  private:
   struct AdapterMerge {  // what one adapter does to one weight
     WeightMerge merge;
@@ -59,6 +63,8 @@ class MergedSource : public WeightSource {
   void add(const Recipe& recipe, const ModelFiles& base, const WeightedAdapter& adapter);
   Tensor rows(const Merged& merged, int64_t begin, int64_t end) const;
   void begin(const Merged& merged) const;
+  // The base's tensor of a merged weight.
+  const StoredTensor& stored(const WeightSpec& spec) const;
 
   const WeightSource& base_;
   bool tied_;

@@ -205,17 +205,21 @@ std::string progress_text(const QuantisationProgress& progress, const ModelConfi
                      std::min(blocks, measuring ? progress.measured : progress.rounded), blocks);
 }
 
-int64_t quantising_memory(const Recipe& recipe, const ModelFiles& files, const Rounder& rounder,
+int64_t quantising_memory(const Recipe& recipe, const ConvertedModel& model, const Rounder& rounder,
                           const QuantisationPlan& plan, const CalibrationSize& text) {
-  return blocks_memory(calibrating(recipe), files, rounder,
-                       {measured_sequences(text, plan), text.sequence_len}, text,
-                       rounded_head(files.config, plan));
+  const ModelFiles& files = model.result();
+  const int64_t of_blocks = blocks_memory(calibrating(recipe), files, rounder,
+                                          {measured_sequences(text, plan), text.sequence_len}, text,
+                                          rounded_head(files.config, plan));
+  return checked_add(of_blocks, model.merging_bytes);
 }
 
-QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files, Rounder& rounder,
-                                   const QuantisationPlan& plan, const QuantisedFiles& written,
-                                   const CalibrationText& text, QuantisationCheckpoint& checkpoint,
-                                   ModelOutput& output, const ProgressStyle& style) {
+QuantisationReport write_quantised(const Recipe& recipe, const ConvertedModel& model,
+                                   Rounder& rounder, const QuantisationPlan& plan,
+                                   const QuantisedFiles& written, const CalibrationText& text,
+                                   QuantisationCheckpoint& checkpoint, ModelOutput& output,
+                                   const ProgressStyle& style) {
+  const ModelFiles& files = model.result();
   QuantisationReport report = plan.report();
   report.is_bound = false;
   report.calibration_tokens = text.tokens();
@@ -229,7 +233,7 @@ QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files
         fmt::format("continued {}", progress_text(checkpoint.progress(), files.config)));
   }
   require_disk(plan, files.config, text, checkpoint, output);
-  require_memory(quantising_memory(recipe, files, rounder, plan, text.size()));
+  require_memory(quantising_memory(recipe, model, rounder, plan, text.size()));
   const Recipe how = calibrating(recipe);
   const BlockWork work{how, files, rounder, checkpoint, style};
   if (rounder.measures()) {
@@ -238,7 +242,7 @@ QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files
     set_bits(report, rounder);
   }
   const int64_t memory = round_blocks(work, text, rounded_head(files.config, plan));
-  report.memory = std::max(report.memory, memory);
+  report.memory = std::max(report.memory, memory) + model.merging_bytes;
   const QuantisationProgress& done = checkpoint.progress();
   for (QuantisedMatrix& matrix : report.matrices) {
     matrix.error = done.errors.at(matrix.weight.name);

@@ -38,7 +38,8 @@ struct QuantisationReport {
   int64_t calibration_tokens = 0;
   int64_t bytes = 0;               // of all files
   bool is_bound = false;           // bits and bytes are upper bounds: the widths are not chosen yet
-  int64_t memory = 0;              // peak of the host's memory while blocks are rounded, bytes
+  int64_t memory = 0;              // peak while blocks are rounded, bytes of the host: of the text,
+                                   // a block and its rounding, and what adapters need at most
   std::vector<std::string> notes;  // deviations from the request, a line each
 
   JsonObject to_json() const;
@@ -75,7 +76,7 @@ std::string progress_text(const QuantisationProgress& progress, const ModelConfi
 
 // QuantisationReport::memory of a run that begins with the first block: exact, or an upper bound
 // where the rounder measures.
-int64_t quantising_memory(const Recipe& recipe, const ModelFiles& files, const Rounder& rounder,
+int64_t quantising_memory(const Recipe& recipe, const ConvertedModel& model, const Rounder& rounder,
                           const QuantisationPlan& plan, const CalibrationSize& text);
 
 // Quantises the model and writes it to output.path(); the caller commits, and removes the
@@ -83,9 +84,10 @@ int64_t quantising_memory(const Recipe& recipe, const ModelFiles& files, const R
 // the quantised layers before it transform it. A rounder that measures does so first, on a part of
 // the text and over the unquantised model. The result does not depend on the number of threads, nor
 // on the block from which the checkpoint (of the same settings) continues.
-QuantisationReport write_quantised(const Recipe& recipe, const ModelFiles& files, Rounder& rounder,
-                                   const QuantisationPlan& plan, const QuantisedFiles& written,
-                                   const CalibrationText& text, QuantisationCheckpoint& checkpoint,
-                                   ModelOutput& output, const ProgressStyle& style);
+QuantisationReport write_quantised(const Recipe& recipe, const ConvertedModel& model,
+                                   Rounder& rounder, const QuantisationPlan& plan,
+                                   const QuantisedFiles& written, const CalibrationText& text,
+                                   QuantisationCheckpoint& checkpoint, ModelOutput& output,
+                                   const ProgressStyle& style);
 
 }  // namespace jackscrew

@@ -5,11 +5,22 @@
 #include <iterator>
 
 #include "conversion/column_order.h"
+#include "conversion/for_rows.h"
 #include "model/weights.h"
 
 namespace jackscrew {
 
 namespace {
+
+// A matrix is measured by so many of its rows, spread evenly. The errors of all ways come from the
+// same rows and are compared with the outputs of these, so that little of the chance remains.
+constexpr int64_t kMeasuredRows = 256;
+
+WeightSpec measured_rows_of(const WeightSpec& weight) {
+  WeightSpec rows = weight;
+  rows.rows = std::min(weight.rows, kMeasuredRows);
+  return rows;
+}
 
 // Visits the matrices that read one input, and prepares each for rounding.
 class MatrixVisits {
@@ -19,28 +30,33 @@ class MatrixVisits {
                std::vector<std::string>& notes)
       : run_(run), rounder_(rounder), hessian_(std::move(hessian)), notes_(notes) {}
 
-  // Calls use(matrix, h). matrix.w is a copy of weight.as_f32() with its columns in the order of
-  // rounding; h is the Hessian's matrix; `spec` describes the weight in the files.
+  // Calls use(matrix, h). matrix.w is a copy of as many rows of weight.as_f32() as `spec` has,
+  // spread evenly, with its columns in the order of rounding; h is the Hessian's matrix. `spec`
+  // describes the weight in the files, or rows of it.
   template <class Use>
   void visit(const Weight& weight, const WeightSpec& spec, const Use& use) {
     if (!is_factored_) factor(spec);
     is_factored_ = true;
     Ops& ops = run_.ops();
     const Tensor w = weight.as_f32();
-    const OwnedTensor ordered = scratch(w);
+    const OwnedTensor ordered = scratch(spec);
+    for_rows(ops.threads(), spec.rows, [&](int64_t row) {
+      const int64_t from = row * w.rows() / spec.rows;
+      std::copy_n(w.data<float>() + from * spec.cols, spec.cols,
+                  ordered.view().data<float>() + row * spec.cols);
+    });
     double energy = 0.0;
     {
-      const OwnedTensor product = scratch(w);
-      energy = output_error(ops, w, hessian_.matrix(), product.view());
+      const OwnedTensor product = scratch(spec);
+      energy = output_error(ops, ordered.view(), hessian_.matrix(), product.view());
     }
-    ops.copy(ordered.view(), w);
     reorder_columns(ops, ordered.view(), order_, Reorder::forth);
     use(MatrixToRound{ops, run_.memory(), spec, ordered.view(), factor_.u.view(), order_, energy},
         hessian_.matrix());
   }
 
-  OwnedTensor scratch(const Tensor& like) const {
-    return {run_.memory(), Purpose::workspace, DType::f32, {like.rows(), like.cols()}};
+  OwnedTensor scratch(const WeightSpec& of) const {
+    return {run_.memory(), Purpose::workspace, DType::f32, {of.rows, of.cols}};
   }
 
  private:
@@ -64,25 +80,35 @@ class MatrixVisits {
   InverseFactor factor_;
 };
 
-// Rounds a matrix for good: the model's weight becomes the values that the files will hold. Returns
-// the tensors of the files.
-std::vector<TensorBytes> round_matrix(MatrixVisits& visits, const Rounder& rounder,
-                                      const Weight& weight, const WeightSpec& spec,
-                                      QuantisationProgress& progress) {
-  std::vector<TensorBytes> out;
+// Rounds a matrix for good: its tensors of the files go into the checkpoint, and the model's weight
+// becomes the values that they hold.
+void round_matrix(MatrixVisits& visits, const BlockWork& work, const Weight& weight,
+                  const WeightSpec& spec, QuantisationProgress& progress) {
   visits.visit(weight, spec, [&](const MatrixToRound& matrix, const Tensor& h) {
-    out = rounder.round(matrix);
+    {
+      const Buffer held = matrix.memory.book(Purpose::staging, work.rounder.held_bytes(spec));
+      work.checkpoint.add(work.rounder.round(matrix));
+    }
     reorder_columns(matrix.ops, matrix.w, matrix.order, Reorder::back);
     const Tensor w = weight.as_f32();
     const float* rounded = matrix.w.data<float>();
     float* values = w.data<float>();
     for (int64_t i = 0; i < w.size(); ++i) values[i] -= rounded[i];
-    const OwnedTensor product = visits.scratch(w);
+    const OwnedTensor product = visits.scratch(spec);
     const double off = output_error(matrix.ops, w, h, product.view());
     matrix.ops.copy(w, matrix.w);
     progress.errors[spec.name] = matrix.energy > 0.0 ? off / matrix.energy : 0.0;
   });
-  return out;
+}
+
+// The tensors that the rounded ones of these weights are stored in, in their order.
+std::vector<SafetensorsSpec> specs_of(const Rounder& rounder,
+                                      const std::vector<WeightSpec>& weights) {
+  std::vector<SafetensorsSpec> specs;
+  for (const WeightSpec& weight : weights) {
+    if (rounder.rounds(weight)) std::ranges::move(rounder.specs(weight), std::back_inserter(specs));
+  }
+  return specs;
 }
 
 // Lets the text pass the next block up to its last part, and calls use(visits, weight) for every
@@ -104,15 +130,16 @@ void visit_block(const BlockWork& work, CalibrationRun& run, const ProgressCallb
 int64_t visits_memory(const CalibrationMemory& part, const Rounder& rounder,
                       const std::vector<WeightSpec>& weights, bool measures) {
   int64_t most = 0;
-  for (const WeightSpec& weight : weights) {
+  for (const WeightSpec& of : weights) {
+    const WeightSpec weight = measures ? measured_rows_of(of) : of;
     const int64_t hessian = booked_f32(weight.cols, weight.cols);
     int64_t rounding = 0;
     if (rounder.rounds(weight)) {
       const int64_t matrix = booked_f32(weight.rows, weight.cols);
+      const int64_t books = measures ? rounder.measure_bytes(weight) : rounder.round_bytes(weight);
       // The copy in the order of rounding, beside it what an error is computed with, or the
       // rounder.
-      rounding = matrix + std::max(matrix, measures ? rounder.measure_bytes(weight)
-                                                    : rounder.round_bytes(weight));
+      rounding = matrix + std::max(matrix, books + booked_bytes(rounder.held_bytes(weight)));
       if (rounder.compensates()) {
         rounding = hessian + std::max(inverse_factor_bytes(weight.cols), rounding);
       }
@@ -169,14 +196,16 @@ int64_t measure_blocks(const BlockWork& work, const CalibrationText& text) {
   std::vector<std::string> notes;  // rounding will make its own
   while (progress.measured < blocks) {
     visit_block(work, run, bar.callback(), notes, [&](MatrixVisits& visits, const Weight& weight) {
-      visits.visit(weight, weight.spec(), [&](const MatrixToRound& matrix, const Tensor&) {
+      const WeightSpec rows = measured_rows_of(weight.spec());
+      visits.visit(weight, rows, [&](const MatrixToRound& matrix, const Tensor&) {
+        const Buffer held = matrix.memory.book(Purpose::staging, work.rounder.held_bytes(rows));
         progress.costs[weight.name()] = work.rounder.measure(matrix);
       });
     });
     ++progress.measured;
     const bool is_read = progress.measured < blocks;
     if (is_read) run.end_block(bar.callback());
-    work.checkpoint.keep(run.ops(), progress, {}, is_read ? &run.stream() : nullptr);
+    work.checkpoint.keep(run.ops(), progress, is_read ? &run.stream() : nullptr);
   }
   bar.finish();
   return run.memory().ledger().peak;
@@ -194,23 +223,24 @@ int64_t round_blocks(const BlockWork& work, const CalibrationText& text,
   ProgressBar bar(std::cerr, work.style, "quantising", passes * text.tokens(), "tokens");
   bar.advance(std::ssize(kBlockPasses) * progress.rounded * text.tokens());
   while (progress.rounded < blocks) {
-    std::vector<TensorBytes> tensors;
-    visit_block(
-        work, run, bar.callback(), progress.notes, [&](MatrixVisits& visits, const Weight& weight) {
-          std::ranges::move(round_matrix(visits, work.rounder, weight, weight.spec(), progress),
-                            std::back_inserter(tensors));
-        });
+    const StageSpec spec{progress.rounded, progress.rounded + 1, false, false};
+    work.checkpoint.begin_part(specs_of(work.rounder, linears_of(work.files.config, spec)));
+    visit_block(work, run, bar.callback(), progress.notes,
+                [&](MatrixVisits& visits, const Weight& weight) {
+                  round_matrix(visits, work, weight, weight.spec(), progress);
+                });
     ++progress.rounded;
     const bool is_read = head || progress.rounded < blocks;
     if (is_read) run.end_block(bar.callback());
-    work.checkpoint.keep(run.ops(), progress, tensors, is_read ? &run.stream() : nullptr);
+    work.checkpoint.keep(run.ops(), progress, is_read ? &run.stream() : nullptr);
   }
   if (head) {
     run.begin_head();
     MatrixVisits visits(run, work.rounder, run.observe_head(bar.callback()), progress.notes);
-    const auto tensors = round_matrix(visits, work.rounder, run.head(), *head, progress);
+    work.checkpoint.begin_part(work.rounder.specs(*head));
+    round_matrix(visits, work, run.head(), *head, progress);
     ++progress.rounded;
-    work.checkpoint.keep(run.ops(), progress, tensors, nullptr);
+    work.checkpoint.keep(run.ops(), progress, nullptr);
   }
   bar.finish();
   return run.memory().ledger().peak;

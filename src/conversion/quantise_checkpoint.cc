@@ -4,7 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "base/crc32c.h"
 #include "base/error.h"
 #include "base/json_object.h"
 #include "base/map_guard.h"
@@ -17,7 +16,7 @@ namespace jackscrew {
 
 namespace {
 
-constexpr int64_t kFormat = 2;
+constexpr int64_t kFormat = 3;
 constexpr const char* kProgress = "progress.json";
 constexpr const char* kStream = "stream";
 
@@ -204,33 +203,38 @@ std::string QuantisationCheckpoint::text() const {
   return with_checksum(object) + "\n";
 }
 
-QuantisationCheckpoint::File QuantisationCheckpoint::write(const std::string& name, Ops& ops,
-                                                           const std::vector<TensorBytes>& tensors,
-                                                           const Tensor* stream) const {
-  std::vector<SafetensorsSpec> specs;
-  for (const TensorBytes& tensor : tensors) specs.push_back(tensor.spec);
-  if (stream != nullptr) specs.push_back(tensor_spec(kStream, *stream));
-  Crc32c crc;
-  const int64_t bytes = safetensors_bytes(specs);
-  SafetensorsWriter writer(directory_ / name, std::move(specs), {{"format", "pt"}}, &crc);
-  for (const TensorBytes& tensor : tensors) writer.write(tensor.spec.name, tensor.bytes);
-  if (stream != nullptr) {
-    write_tensor(ops, *stream, [&](std::span<const uint8_t> part) { writer.write(kStream, part); });
-  }
-  writer.close();
-  return {name, bytes, crc.value()};
+QuantisationCheckpoint::OpenFile::OpenFile(const fs::path& path,
+                                           const std::vector<SafetensorsSpec>& specs)
+    : written{path.filename().string(), safetensors_bytes(specs), 0},
+      writer(path, specs, {{"format", "pt"}}, &crc) {}
+
+QuantisationCheckpoint::File QuantisationCheckpoint::finish(OpenFile& file) {
+  file.writer.close();
+  file.written.crc32c = file.crc.value();
+  return file.written;
 }
 
-void QuantisationCheckpoint::keep(Ops& ops, QuantisationProgress progress,
-                                  const std::vector<TensorBytes>& tensors, const Tensor* stream) {
+void QuantisationCheckpoint::begin_part(const std::vector<SafetensorsSpec>& specs) {
+  part_.reset();
+  if (specs.empty()) return;
+  part_ = std::make_unique<OpenFile>(directory_ / part_name("block", progress_.rounded), specs);
+}
+
+void QuantisationCheckpoint::add(const std::vector<TensorBytes>& tensors) {
+  for (const TensorBytes& tensor : tensors) part_->writer.write(tensor.spec.name, tensor.bytes);
+}
+
+void QuantisationCheckpoint::keep(Ops& ops, QuantisationProgress progress, const Tensor* stream) {
   const auto before = stream_;
-  if (!tensors.empty()) {
-    files_.push_back(write(part_name("block", progress_.rounded), ops, tensors, nullptr));
-  }
+  if (part_) files_.push_back(finish(*part_));
+  part_.reset();
   stream_.reset();
   if (stream != nullptr) {
     const std::string name = part_name(kStream, progress.measured + progress.rounded);
-    stream_ = write(name, ops, {}, stream);
+    OpenFile file(directory_ / name, {tensor_spec(kStream, *stream)});
+    write_tensor(ops, *stream,
+                 [&](std::span<const uint8_t> bytes) { file.writer.write(kStream, bytes); });
+    stream_ = finish(file);
   }
   progress_ = std::move(progress);
   write_text_atomic(directory_ / kProgress, text());

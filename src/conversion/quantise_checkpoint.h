@@ -10,11 +10,13 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "base/file.h"
 #include "formats/safetensors.h"
 #include "kernels/ops.h"
@@ -51,11 +53,14 @@ class QuantisationCheckpoint {
   // The bytes of all files.
   int64_t bytes() const;
 
-  // Saves one more finished part, all of it or nothing: `progress` counts it, `tensors` are its
-  // quantised matrices (none if it was measured), and `stream`, f32 [tokens, hidden], is what the
-  // next part reads (null: nothing). Throws Error(generic) where the disk refuses.
-  void keep(Ops& ops, QuantisationProgress progress, const std::vector<TensorBytes>& tensors,
-            const Tensor* stream);
+  // Begins the file of the next part, to which the tensors of its quantised matrices are added in
+  // the order of `specs`; a part without any has none. These three throw Error(generic) where the
+  // disk refuses.
+  void begin_part(const std::vector<SafetensorsSpec>& specs);
+  void add(const std::vector<TensorBytes>& tensors);
+  // Saves the finished part, all of it or nothing: `progress` counts it, and `stream`, f32 [tokens,
+  // hidden], is what the next part reads (null: nothing).
+  void keep(Ops& ops, QuantisationProgress progress, const Tensor* stream);
   // Fills `stream` with the stream of the last keep().
   void read_stream(Ops& ops, const Tensor& stream) const;
   // The tensors of one matrix of part `part`. Throws Error(model) where they do not match `specs`.
@@ -70,14 +75,22 @@ class QuantisationCheckpoint {
     int64_t bytes = 0;
     uint32_t crc32c = 0;
   };
+  // A file that is being written.
+  struct OpenFile {
+    OpenFile(const fs::path& path, const std::vector<SafetensorsSpec>& specs);
+
+    File written;  // but for its checksum
+    Crc32c crc;
+    SafetensorsWriter writer;
+  };
   void open(bool replace);
   void load(const nlohmann::json& object);
   void check(const File& file) const;
   void begin_anew(const std::string& why);
   void remove_strangers() const;
   std::string text() const;
-  File write(const std::string& name, Ops& ops, const std::vector<TensorBytes>& tensors,
-             const Tensor* stream) const;
+  // Syncs it to the disk.
+  static File finish(OpenFile& file);
 
   fs::path directory_;
   QuantisationSettings settings_;
@@ -85,6 +98,7 @@ class QuantisationCheckpoint {
   QuantisationProgress progress_;
   std::vector<File> files_;  // of rounded parts
   std::optional<File> stream_;
+  std::unique_ptr<OpenFile> part_;  // the part that has begun
 };
 
 }  // namespace jackscrew

@@ -16,7 +16,7 @@ namespace jackscrew {
 struct MatrixToRound {
   Ops& ops;
   Memory& memory;
-  const WeightSpec& weight;           // the head has the name and the module of lm_head
+  const WeightSpec& weight;           // of `w`; the head has the name and the module of lm_head
   Tensor w;                           // f32 [rows, cols], contiguous, its columns in `order`
   Tensor u;                           // InverseFactor's, in the same order; empty: no compensation
   const std::vector<int32_t>& order;  // of its columns; empty: their own
@@ -48,6 +48,9 @@ class Rounder {
   virtual std::vector<TensorBytes> round(const MatrixToRound& matrix) const = 0;
   // What round() books of its memory; the most of all ways, if measures().
   virtual int64_t round_bytes(const WeightSpec& weight) const = 0;
+  // What it holds in vectors, at most: codes, and the tensors that it returns. The caller books it,
+  // also while it measures.
+  virtual int64_t held_bytes(const WeightSpec& weight) const = 0;
 
   // All settings of the rounder that determine what it writes.
   virtual QuantisationSettings settings() const = 0;

@@ -49,6 +49,10 @@ class FormatRounder : public StorageRounder {
   int64_t round_bytes(const WeightSpec& weight) const override {
     return storage_rounding_bytes(weight, *format_of(weight), compensates());
   }
+  int64_t held_bytes(const WeightSpec& weight) const override {
+    // Blocks that the storage does not keep one after another, or the bytes that are returned.
+    return bytes_of(specs(weight));
+  }
   QuantisationSettings settings() const override {
     return {{"rounding", rounding_}, {"damp_percent", fmt::format("{}", damping_)}};
   }

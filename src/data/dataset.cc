@@ -57,7 +57,9 @@ DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
   return *this;
 }
 
-std::vector<std::string> data_warnings(const DatasetStats& stats) {
+std::vector<std::string> data_warnings(const DatasetStats& stats, TargetUse use) {
+  const bool learns = use == TargetUse::learned;
+  const bool has_targets = use != TargetUse::none;
   std::vector<std::string> warnings;
   if (stats.bad > 0) {
     warnings.push_back(fmt::format("skipped {} of {} that cannot be read; the first: {}", stats.bad,
@@ -66,20 +68,20 @@ std::vector<std::string> data_warnings(const DatasetStats& stats) {
   // Below this share only the count is reported: every data set has some long records.
   constexpr double kManyCut = 0.05;
   if (static_cast<double>(stats.truncated) >= kManyCut * static_cast<double>(stats.records) &&
-      stats.truncated > 0) {
+      stats.truncated > 0 && has_targets) {
     warnings.push_back(
         fmt::format("{} of {} {} longer than sequence_len and cut, which removes the end of the "
                     "answer; the longest has {} tokens",
                     stats.truncated, counted(stats.records, "record"),
                     stats.truncated == 1 ? "is" : "are", stats.longest));
   }
-  if (stats.notes.untrainable > 0) {
-    warnings.push_back(fmt::format(
-        "{} cannot be trained on: the chat template writes earlier turns differently once the "
-        "conversation continues",
-        counted(stats.notes.untrainable, "answer")));
+  if (stats.notes.untrainable > 0 && has_targets) {
+    warnings.push_back(
+        fmt::format("{} cannot be {}: the chat template writes earlier turns differently once the "
+                    "conversation continues",
+                    counted(stats.notes.untrainable, "answer"), learns ? "trained on" : "scored"));
   }
-  if (stats.notes.unended > 0) {
+  if (stats.notes.unended > 0 && learns) {
     warnings.push_back(fmt::format(
         "the chat template ends {} without a special token: the model will not learn to stop",
         counted(stats.notes.unended, "answer")));
@@ -99,9 +101,10 @@ std::vector<std::string> data_warnings(const DatasetStats& stats) {
   }
   if (stats.notes.not_utf8 > 0) {
     warnings.push_back(fmt::format(
-        "{} of text {} not UTF-8 and learned as single bytes: save files of another encoding as "
+        "{} of text {} not UTF-8 and {} as single bytes: save files of another encoding as "
         "UTF-8",
-        counted(stats.notes.not_utf8, "byte"), stats.notes.not_utf8 == 1 ? "is" : "are"));
+        counted(stats.notes.not_utf8, "byte"), stats.notes.not_utf8 == 1 ? "is" : "are",
+        learns ? "learned" : "read"));
   }
   return warnings;
 }

@@ -48,12 +48,18 @@ struct DatasetStats {
   std::string first_bad;       // the first bad record: what is wrong, and where
 
   void add_bad(const std::string& what);
+  // Those that gave examples.
+  int64_t used_records() const { return records - bad - too_long - dropped; }
   DatasetStats& operator+=(const DatasetStats& other);
   bool operator==(const DatasetStats&) const = default;
 };
 
-// What a user should know of `stats` before training; empty where all is well.
-std::vector<std::string> data_warnings(const DatasetStats& stats);
+// What becomes of targets. A calibration has none: it takes any piece of a text.
+enum class TargetUse { none, scored, learned };
+
+// What a user should know of `stats` before the examples are used; empty where all is well.
+std::vector<std::string> data_warnings(const DatasetStats& stats,
+                                       TargetUse use = TargetUse::learned);
 
 // Examples of at most `sequence_len` tokens, each with at least one target. Copies share the
 // tokens.

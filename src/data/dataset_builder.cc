@@ -179,7 +179,7 @@ void DatasetBuilder::add_window(std::span<const int32_t> ids) {
   Example window;
   window.ids.assign(ids.begin(), ids.end());
   window.train.assign(ids.size(), 1);
-  std::fill_n(window.train.begin(), overlap_targets_, uint8_t{0});
+  std::fill_n(window.train.begin(), overlap_, uint8_t{0});
   text_used_ = add(window) || text_used_;
 }
 
@@ -192,7 +192,7 @@ void DatasetBuilder::add_text(const Example& part) {
   size_t begin = 0;
   for (; text_.size() - begin >= window; begin += stride) {
     add_window(std::span(text_).subspan(begin, window));
-    overlap_targets_ = window - stride;
+    overlap_ = window - stride;
   }
   text_.erase(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(begin));
 }
@@ -200,10 +200,10 @@ void DatasetBuilder::add_text(const Example& part) {
 void DatasetBuilder::end_text() {
   ++stats().records;
   // A last window of one token would predict nothing.
-  if (text_.size() > std::max<size_t>(overlap_targets_, 1)) add_window(text_);
+  if (text_.size() > std::max<size_t>(overlap_, 1)) add_window(text_);
   if (!text_used_) ++stats().dropped;
   text_.clear();
-  overlap_targets_ = 0;
+  overlap_ = 0;
   text_used_ = false;
 }
 

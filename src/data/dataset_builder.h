@@ -54,9 +54,9 @@ class DatasetBuilder {
   TokenWriter writer_;
   Crc32c text_crc_;
   Dataset data_;
-  std::vector<int32_t> text_;   // of the text, from the start of the next window
-  size_t overlap_targets_ = 0;  // tokens of text_ that an earlier window had as targets
-  bool text_used_ = false;      // whether the text has given an example
+  std::vector<int32_t> text_;  // of the text, from the start of the next window
+  size_t overlap_ = 0;         // tokens of text_ that an earlier window had
+  bool text_used_ = false;     // whether the text has given an example
 };
 
 }  // namespace jackscrew

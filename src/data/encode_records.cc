@@ -19,7 +19,8 @@ namespace {
 constexpr size_t kShare = size_t{256} << 10;
 // The least that a record counts: it takes memory beside its text.
 constexpr size_t kLeast = 256;
-// Parts of documents that are encoded at once: each takes about 64 MiB, tokens included.
+// Parts of documents that are encoded at once: each takes about 64 MiB, tokens included, and about
+// 400 MiB where all of it is one word to the tokenizer.
 constexpr size_t kMostDocuments = 8;
 
 class Encoder {

@@ -99,7 +99,7 @@ std::string required(const RecordJson& object, const std::string& key, const std
                 hint != nullptr ? hint : fields_hint(object));
   }
   if (!found->is_string()) {
-    fail_record(place, fmt::format("\"{}\" is {}, expected text", key, found->type_name()),
+    fail_record(place, fmt::format("\"{}\" is {}, expected text", key, kind_name(*found)),
                 found->is_null()         ? "write its text, or leave the record out"
                 : found->is_structured() ? kRecordKeys
                                          : "write it in quotes");
@@ -150,21 +150,12 @@ bool trained_flag(const RecordJson& message, const std::string& place) {
   return true;
 }
 
-// Code that walks over JSON, or copies it, is recursive: values nested too deep are refused first.
-void check_depth(const RecordJson& value, const std::string& place, int left = jinja::kMaxDepth) {
-  if (!value.is_structured()) return;
-  if (left == 0) {
-    fail_record(place, fmt::format("JSON nested more than {} deep", jinja::kMaxDepth), "");
-  }
-  for (const RecordJson& inner : value) check_depth(inner, place, left - 1);
-}
-
 // The JSON value that a string spells, if it is an object or array; otherwise the value itself.
 RecordJson unquoted(const RecordJson& value, const std::string& place) {
   if (!value.is_string()) return value;
-  RecordJson inner = RecordJson::parse(value.get<std::string>(), nullptr, false);
-  check_depth(inner, place);
-  return inner.is_object() || inner.is_array() ? inner : value;
+  std::string complaint;
+  auto inner = parse_json_tree(value.get_ref<const std::string&>(), place, complaint);
+  return inner && inner->is_structured() ? std::move(*inner) : value;
 }
 
 jinja::Value template_value(const RecordJson& json, const std::string& place) {
@@ -241,12 +232,16 @@ Message to_message(const RecordJson& item, const std::string& role_key,
     const bool is_null = role == "function_call" || item.contains(content_key);
     message.kind = is_null ? MessageContent::none : MessageContent::absent;
   }
+  const auto add_calls = [&] {
+    message.fields.emplace_back("tool_calls", template_value(calls, place));
+  };
   for (const auto& [key, value] : item.items()) {
     const bool known = key == role_key || key == content_key || key == "role" || key == "content" ||
                        key == "tool_calls" || key == "train" || key == "weight";
     if (!known) message.fields.emplace_back(key, template_value(value, place));
+    if (key == "tool_calls" && has_calls) add_calls();
   }
-  if (has_calls) message.fields.emplace_back("tool_calls", template_value(calls, place));
+  if (has_calls && !item.contains("tool_calls")) add_calls();
   return message;
 }
 
@@ -410,20 +405,18 @@ void fail_record(const std::string& place, const std::string& what, const std::s
 
 RecordJson parse_record_json(std::string_view text, const std::string& place,
                              const std::string& hint, bool one_line) {
-  RecordJson value;
-  try {
-    value = RecordJson::parse(text);
-  } catch (const RecordJson::exception& error) {
-    fail_record(place, fmt::format("not valid JSON: {}", json_complaint(error.what(), one_line)),
+  std::string complaint;
+  auto value = parse_json_tree(text, place, complaint);
+  if (!value) {
+    fail_record(place, fmt::format("not valid JSON: {}", json_complaint(complaint, one_line)),
                 hint);
   }
-  check_depth(value, place);
-  return value;
+  return std::move(*value);
 }
 
 Record to_record(const RecordJson& object, const std::string& place, const RecordFields& fields) {
   if (!object.is_object()) {
-    fail_record(place, fmt::format("an object was expected, found {}", object.type_name()));
+    fail_record(place, fmt::format("an object was expected, found {}", kind_name(object)));
   }
   const auto has = [&](const std::string& key) { return member(object, key) != nullptr; };
   // Names that the user has set take precedence over the known ones.

@@ -1,15 +1,13 @@
 // Makes records from JSON, for every reader.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "data/json_tree.h"
 #include "data/records.h"
 
 namespace jackscrew {
-
-using RecordJson = nlohmann::ordered_json;  // templates see keys in the order of the file
 
 // The keys by which a record is recognised, as a hint.
 inline constexpr const char* kRecordKeys =
@@ -20,7 +18,7 @@ inline constexpr const char* kRecordKeys =
                               const std::string& hint = kRecordKeys);
 
 // Parses JSON; `one_line`: messages need not name its lines. Throws Error(data) with that hint for
-// invalid JSON, and for JSON nested too deep.
+// invalid JSON, and as parse_json_tree() does.
 RecordJson parse_record_json(std::string_view text, const std::string& place,
                              const std::string& hint, bool one_line);
 

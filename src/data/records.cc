@@ -198,6 +198,11 @@ void read_csv(Reading& reading) {
   if (reader.complaint()) throw Error(*reader.complaint());
   const auto shared_keys = std::make_shared<const std::vector<std::string>>(std::move(first));
   const std::vector<std::string>& keys = *shared_keys;
+  if (keys.size() > kMostKeys) {
+    fail_record(fmt::format("{}:1", file),
+                fmt::format("{} columns, more than {}", keys.size(), kMostKeys),
+                "the first row names the fields of a record; a record has a few");
+  }
   for (const std::string& key : keys) require_utf8(key, fmt::format("{}:1", file));
   if (keys.size() == 1 && keys[0].find_first_of(";\t") != std::string::npos) {
     fail_record(fmt::format("{}:1", file), "the fields are not separated by commas",

@@ -248,6 +248,11 @@ int64_t gguf_interleaved_heads(const ModelConfig& config, const WeightSpec& weig
   return weight.module == "k_proj" ? config.num_key_value_heads : 0;
 }
 
+void check_gguf_config(const ModelConfig& config) {
+  GgufMetadata unused;
+  add_config({.config = config, .name = {}, .tokenizer = {}, .file_type = 0}, {}, unused);
+}
+
 std::unique_ptr<ModelWriter> make_gguf_model_writer(const fs::path& path, const GgufModel& model,
                                                     const std::vector<ModelTensor>& tensors) {
   return std::make_unique<GgufModelWriter>(path, model, tensors);

@@ -76,6 +76,9 @@ struct GgufModel {
   std::optional<uint32_t> file_type = {};  // a mixture's; nullopt: that of most of the bytes
 };
 
+// Throws what the writer below does for a configuration that GGUF has no place for.
+void check_gguf_config(const ModelConfig& config);
+
 // Writes the configuration, the tokenizer (padded to the model's vocabulary with unused tokens)
 // and, weight by weight, `tensors`. Throws Error(model) naming what GGUF cannot hold: dynamic rope
 // scaling, YaRN with unusual limits, a window of some blocks only, a format without a ggml type.

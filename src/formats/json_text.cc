@@ -64,6 +64,9 @@ std::optional<int64_t> as_integer(const json& value) {
 }  // namespace
 
 json parse_json(std::string_view text, const std::string& where) {
+  if (const auto complaint = nul_complaint(text)) {
+    fail(ErrorKind::model, "{}: not valid JSON: {}", where, *complaint);
+  }
   ParseGuard guard(where);
   const json::parser_callback_t callback = [&](int, json::parse_event_t event, json& parsed) {
     guard.see(event, parsed);

@@ -13,7 +13,8 @@ constexpr OptionSpec kCallOptions[] = {
      .type = boolean,
      .default_text = "false",
      .help = "train: start over and replace what a run left in output_dir; with resume=DIR, "
-             "continue from there; merge, export, quantize: replace a model; compare: a page"},
+             "continue from there; merge, export, quantize: replace a model; compare: a page; "
+             "logits: a file"},
     {.name = "json", .type = boolean, .default_text = "false", .help = "print JSON"},
     {.name = "quiet",
      .type = boolean,

@@ -4,6 +4,7 @@
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <sstream>
 #include <utility>
 
@@ -64,6 +65,20 @@ class Places : public YAML::EventHandler {
               kShape);
 }
 
+// YAML has none but tabs and line ends. The library takes some of them for the end of the text.
+void refuse_control_characters(std::string_view text, std::string_view name) {
+  constexpr std::string_view kAllowed = "\t\n\r";
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(text[i]);
+    if (byte >= 0x20 || kAllowed.find(text[i]) != kAllowed.npos) continue;
+    const auto line =
+        1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(i), '\n');
+    throw Error(ErrorKind::usage,
+                fmt::format("{}:{}: not YAML: a control character (byte {})", name, line, byte),
+                kShape);
+  }
+}
+
 // The first document, which must be the only one. YAML::LoadAll() is unusable: if a comma is where
 // a document should begin, it finds empty documents endlessly.
 YAML::Node only_document(const std::string& text, std::string_view name, Places& places) {
@@ -91,6 +106,7 @@ bool is_recipe_name(std::string_view name) {
 }
 
 std::vector<RecipeEntry> parse_recipe_entries(const std::string& text, std::string_view name) {
+  refuse_control_characters(text, name);
   YAML::Node document;
   Places places;
   try {

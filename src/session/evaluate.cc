@@ -54,7 +54,7 @@ EvalResult evaluate(const ScoreBatch& score, const Dataset& dataset, int64_t max
   EvalResult result;
   result.tokens = dataset.stats().trained_tokens;
   result.bytes = dataset.stats().trained_bytes;
-  result.records = dataset.stats().records;
+  result.records = dataset.stats().used_records();
   const int64_t tokens = dataset.stats().tokens + dataset.size() * virtual_tokens;
   ProgressBar bar(std::cerr, style, "evaluating", tokens, "tokens");
   EvaluationBatches batches(dataset, max_tokens, virtual_tokens);

@@ -17,7 +17,7 @@ struct EvalResult {
   double bits_per_byte = 0;  // 0 when the targets stand for no bytes
   int64_t tokens = 0;        // targets
   int64_t bytes = 0;         // of text that the targets stand for
-  int64_t records = 0;
+  int64_t records = 0;       // that were scored
 
   // Merges both, weighted by their tokens.
   EvalResult& operator+=(const EvalResult& other);

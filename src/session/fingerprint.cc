@@ -45,24 +45,24 @@ void add_tensor(Crc32c& sum, const ModelFiles& files, const StoredTensor& tensor
   files.source->release(tensor);
 }
 
-// Calls body(tensor) for all tensors of the files, in the order of their names.
+// Calls body(weight, tensor) for the weights of the model that its files have. They may hold
+// others, of types that cannot be read.
 template <class Body>
 void for_each_tensor(const ModelFiles& files, const Body& body) {
   if (files.source == nullptr) return;
-  std::vector<std::string> names = files.source->names();
-  std::sort(names.begin(), names.end());
-  for (const std::string& name : names) {
-    const StoredTensor* const tensor = files.source->find(name);
-    if (tensor != nullptr) body(*tensor);
+  for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
+    const StoredTensor* const tensor = files.source->find(weight.name);
+    if (tensor != nullptr) body(weight, *tensor);
   }
 }
 
-// Adds the configuration and all tensors.
+// Adds the configuration and all weights.
 template <class AddBytes>
 void add_model(Crc32c& sum, const ModelFiles& files, const AddBytes& add_bytes) {
   add_configuration(sum, files);
-  for_each_tensor(files,
-                  [&](const StoredTensor& tensor) { add_tensor(sum, files, tensor, add_bytes); });
+  for_each_tensor(files, [&](const WeightSpec&, const StoredTensor& tensor) {
+    add_tensor(sum, files, tensor, add_bytes);
+  });
 }
 
 }  // namespace
@@ -92,8 +92,9 @@ uint32_t model_checksum(const ModelFiles& files, const ProgressCallback& progres
 
 int64_t checksum_bytes(const ModelFiles& files) {
   int64_t bytes = 0;
-  for_each_tensor(
-      files, [&](const StoredTensor& tensor) { bytes = checked_add(bytes, tensor.size_bytes()); });
+  for_each_tensor(files, [&](const WeightSpec&, const StoredTensor& tensor) {
+    bytes = checked_add(bytes, tensor.size_bytes());
+  });
   return bytes;
 }
 
@@ -115,14 +116,12 @@ std::string inputs_fingerprint(const ModelFiles& files, const Tokenizer& tokeniz
   }
   Crc32c tensors;
   int64_t count = 0;
-  for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
-    const StoredTensor* tensor =
-        files.source == nullptr ? nullptr : files.source->find(weight.name);
-    if (tensor == nullptr || (learner != nullptr && learner->changes(weight))) continue;
-    add_tensor(tensors, files, *tensor,
+  for_each_tensor(files, [&](const WeightSpec& weight, const StoredTensor& tensor) {
+    if (learner != nullptr && learner->changes(weight)) return;
+    add_tensor(tensors, files, tensor,
                [&](std::span<const uint8_t> bytes) { add_pages(tensors, bytes); });
     ++count;
-  }
+  });
   if (count == 0) return text;
   const char* noun = learner == nullptr ? "tensor" : "frozen tensor";
   return text + fmt::format(", {} {:08x}", counted(count, noun), tensors.value());

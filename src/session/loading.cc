@@ -7,6 +7,7 @@
 
 #include "base/temporary_place.h"
 #include "session/adapter.h"
+#include "session/evaluate.h"
 #include "session/fit.h"
 
 namespace jackscrew {
@@ -58,6 +59,29 @@ Dataset load_datasets(std::span<const DataPlace> places, const Tokenizer& tokeni
     parts.push_back(load_dataset(place, tokenizer, options, style, part, token_file));
   }
   return Dataset::join(parts);
+}
+
+void warn_of_data(std::span<const DataPlace> places, DataPart part, const DatasetStats& stats,
+                  TargetUse use) {
+  std::vector<std::string> paths;
+  for (const DataPlace& place : places) {
+    paths.push_back(place.path().string());
+    for (const std::string& line : place.left_out_warnings(part)) warn(line);
+  }
+  // Commands may read data of two kinds.
+  for (const std::string& line : data_warnings(stats, use)) {
+    warn(fmt::format("{}: {}", fmt::join(paths, ", "), line));
+  }
+}
+
+Dataset load_texts(const Recipe& recipe, const std::vector<std::string>& data,
+                   const Tokenizer& tokenizer, DataPart part, TargetUse use,
+                   const ProgressStyle& style) {
+  const std::vector<DataPlace> places = data_places(data);
+  Dataset dataset =
+      load_datasets(places, tokenizer, dataset_options(recipe, tokenizer), style, part);
+  warn_of_data(places, part, dataset.stats(), use);
+  return dataset;
 }
 
 std::unique_ptr<Session> load_session(const Recipe& recipe, const ModelFiles& files,

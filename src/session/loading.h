@@ -21,6 +21,16 @@ Dataset load_datasets(std::span<const DataPlace> places, const Tokenizer& tokeni
                       const DatasetOptions& options, const ProgressStyle& style,
                       DataPart part = DataPart::train, const fs::path& token_prefix = {});
 
+// Warns of the files in `places` that are not read, and of what is in those that are, of which
+// `stats` are.
+void warn_of_data(std::span<const DataPlace> places, DataPart part, const DatasetStats& stats,
+                  TargetUse use);
+
+// The data at a recipe's paths `data`, with those warnings: what commands read that do not train.
+Dataset load_texts(const Recipe& recipe, const std::vector<std::string>& data,
+                   const Tokenizer& tokenizer, DataPart part, TargetUse use,
+                   const ProgressStyle& style);
+
 // A session as planned, with the recipe's adapter loaded if there is one.
 std::unique_ptr<Session> load_session(const Recipe& recipe, const ModelFiles& files,
                                       const SessionUse& use, const SessionPlan& plan,

@@ -32,16 +32,16 @@ int64_t virtual_tokens(const Recipe& recipe) {
   return find_learner(recipe.learner).make(recipe.options)->virtual_tokens();
 }
 
-void settle_lengths(Recipe& recipe, const ModelConfig& config) {
-  const int64_t positions = config.longest_sequence();
+void settle_lengths(Recipe& recipe, const ModelFiles& files) {
+  const int64_t positions = files.config.longest_sequence();
   if (recipe.sequence_len > positions && !recipe.options.was_set("sequence_len")) {
     recipe.sequence_len = positions;
-    recipe.options.imply("sequence_len", std::to_string(positions), recipe.model);
+    recipe.options.imply("sequence_len", std::to_string(positions), files.origin);
   }
   if (recipe.sequence_len > positions) {
     throw Error(ErrorKind::usage,
                 fmt::format("sequence_len is {}, but {} has only {} positions", recipe.sequence_len,
-                            recipe.model, positions),
+                            files.origin, positions),
                 fmt::format("use sequence_len={}", positions));
   }
   if (const int64_t before = virtual_tokens(recipe); recipe.sequence_len < before + 2) {

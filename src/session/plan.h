@@ -42,10 +42,11 @@ bool fits(const Recipe& recipe, const SessionPlan& plan);
 // How many virtual tokens the recipe's learner puts before every sequence.
 int64_t virtual_tokens(const Recipe& recipe);
 
-// Reduces a default sequence_len to the positions of the model. Throws Error(usage) when the recipe
-// asks for longer sequences than the model has positions for, when the virtual tokens leave no room
-// for a text, or when a micro-batch has more tokens than are supported.
-void settle_lengths(Recipe& recipe, const ModelConfig& config);
+// Reduces a default sequence_len to the positions of the model; of several models, to the least.
+// Throws Error(usage) when the recipe asks for longer sequences than the model has positions for,
+// when the virtual tokens leave no room for a text, or when a micro-batch has more tokens than are
+// supported.
+void settle_lengths(Recipe& recipe, const ModelFiles& files);
 
 // The ledger's purposes at its peak, as "weights 513.1 MiB, gradients ...": all that are a
 // hundredth of it or more.

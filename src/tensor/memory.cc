@@ -115,6 +115,15 @@ Memory::Memory(std::string name, std::unique_ptr<Backing> backing, int64_t budge
 }
 
 Buffer Memory::allocate(Purpose purpose, int64_t bytes) {
+  const int64_t booked = admit(purpose, bytes);
+  return enter(purpose, booked, backing_->acquire(static_cast<size_t>(booked)));
+}
+
+Buffer Memory::book(Purpose purpose, int64_t bytes) {
+  return enter(purpose, admit(purpose, bytes), nullptr);
+}
+
+int64_t Memory::admit(Purpose purpose, int64_t bytes) const {
   if (bytes < 0) fail(ErrorKind::generic, "allocation of {} bytes", bytes);
   const int64_t booked = booked_bytes(bytes);
   if (forbidden_) {
@@ -129,12 +138,14 @@ Buffer Memory::allocate(Purpose purpose, int64_t bytes) {
                             human_bytes(budget_)),
                 "see what takes the memory with `jackscrew plan`");
   }
-  void* data = backing_->acquire(static_cast<size_t>(booked));
-  const auto index = static_cast<size_t>(purpose);
-  ledger_.current[index] += booked;
-  ledger_.total = total;
-  if (total > ledger_.peak) {
-    ledger_.peak = total;
+  return booked;
+}
+
+Buffer Memory::enter(Purpose purpose, int64_t booked, void* data) {
+  ledger_.current[static_cast<size_t>(purpose)] += booked;
+  ledger_.total += booked;
+  if (ledger_.total > ledger_.peak) {
+    ledger_.peak = ledger_.total;
     ledger_.at_peak = ledger_.current;
     ledger_.peak_at = ledger_.phase;
   }

@@ -105,6 +105,9 @@ class Memory {
   // Zeroed bytes, of which booked_bytes() are booked. Throws Error(does_not_fit) before the budget
   // is exceeded, and Error(generic) while allocation is forbidden.
   Buffer allocate(Purpose purpose, int64_t bytes);
+  // Books bytes that the caller holds elsewhere, in a vector, as long as the Buffer lives, whose
+  // data is null. Throws as allocate().
+  Buffer book(Purpose purpose, int64_t bytes);
 
   // See Backing.
   fs::path file_of(const void* data) const { return backing_->file_of(data); }
@@ -120,6 +123,9 @@ class Memory {
 
  private:
   friend class Buffer;
+  // Returns the bytes that such a request will book. Throws as allocate().
+  int64_t admit(Purpose purpose, int64_t bytes) const;
+  Buffer enter(Purpose purpose, int64_t booked, void* data);
   void release(void* data, int64_t bytes, Purpose purpose);
 
   std::string name_;

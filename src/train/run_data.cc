@@ -17,18 +17,11 @@ namespace jackscrew {
 
 namespace {
 
-// Warns of files in data directories that the run does not use.
-void warn_of_files(const std::vector<DataPlace>& data, const std::vector<DataPlace>& eval_data,
-                   bool evaluates) {
+void warn_of_unused_evaluation(const std::vector<DataPlace>& data) {
   for (const DataPlace& place : data) {
-    for (const std::string& warning : place.left_out_warnings(DataPart::train)) warn(warning);
-    if (!evaluates && place.names(DataPart::evaluation)) {
-      warn(fmt::format("{0} also holds evaluation files; eval_data={0} uses them",
-                       place.path().string()));
-    }
-  }
-  for (const DataPlace& place : eval_data) {
-    for (const std::string& warning : place.left_out_warnings(DataPart::evaluation)) warn(warning);
+    if (!place.names(DataPart::evaluation)) continue;
+    warn(fmt::format("{0} also holds evaluation files; eval_data={0} uses them",
+                     place.path().string()));
   }
 }
 
@@ -47,8 +40,8 @@ RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Token
   data.train = load(places, DataPart::train, "train");
   data.inputs = {data.train.fingerprint(),
                  inputs_fingerprint(files, tokenizer, options.examples.format)};
-  for (const std::string& warning : data_warnings(data.train.stats())) warn(warning);
-  warn_of_files(places, eval_places, recipe.has_evaluation());
+  warn_of_data(places, DataPart::train, data.train.stats(), TargetUse::learned);
+  if (!recipe.has_evaluation()) warn_of_unused_evaluation(places);
   if (options.examples.format.uses_clock() && !recipe.chat_date) {
     const jinja::DateTime& now = options.examples.format.now;
     warn(fmt::format(
@@ -57,6 +50,7 @@ RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Token
   }
   if (!recipe.eval_data.empty()) {
     data.evaluation = load(eval_places, DataPart::evaluation, "eval");
+    warn_of_data(eval_places, DataPart::evaluation, data.evaluation.stats(), TargetUse::scored);
   } else if (recipe.val_size > 0) {
     std::tie(data.train, data.evaluation) = data.train.split(recipe.val_size, recipe.seed);
   }

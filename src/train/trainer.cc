@@ -174,7 +174,7 @@ class Trainer {
       throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe_.model),
                   "set init=random to train from scratch, or give a model directory or GGUF file");
     }
-    settle_lengths(recipe_, files_.config);
+    settle_lengths(recipe_, files_);
   }
 
   // Restores the checkpoint; returns the steps already done.

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "tests/cli/expect_refused.h"
 #include "tests/cli/run_program.h"
+#include "tests/support/tiny_run.h"
 
 namespace jackscrew {
 namespace {
@@ -77,6 +78,20 @@ TEST(Generate, Refusals) {
       run("generate model=" + golden_model("gqa_tied") + " prompt=Hello" + kErrorsOnly);
   EXPECT_EQ(words.exit_code, 5);
   EXPECT_NE(words.out.find("no tokenizer"), std::string::npos);
+}
+
+// Who asks for plain text knows that there is no template, or wants none.
+TEST(Chat, MissesATemplateOnlyWhereNobodySaysWhich) {
+  const TinyRun tiny("chat_plain");
+  const auto said = [&](const std::string& more) {
+    const Outcome outcome =
+        run("chat model=" + tiny.config() + " init=random tokenizer=bytes max_new_tokens=1 " +
+            more + "</dev/null" + kErrorsOnly);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    return outcome.out;
+  };
+  EXPECT_NE(said("").find("has no chat template"), std::string::npos);
+  EXPECT_EQ(said("chat_template=plain ").find("chat template"), std::string::npos);
 }
 
 TEST(Plan, ExitCodeAndJson) {

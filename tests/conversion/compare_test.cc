@@ -1,4 +1,6 @@
 // compare as users call it.
+#include <algorithm>
+
 #include "formats/safetensors.h"
 #include "tests/conversion/conversion.h"
 
@@ -122,6 +124,80 @@ TEST_F(SlowConversion, CompareAndExportNeedRoomForTheirModels) {
   // A model that is missing is told before the first two are scored.
   expect_refusal(fmt::format("compare {0} {0} {1} {2}", base, path("missing"), eval()), 5,
                  {"missing does not exist"});
+}
+
+// A text is cut to what all of the models have positions for.
+TEST_F(SlowConversion, CompareKeepsToThePositionsOfEveryModel) {
+  fs::copy(path("base"), path("short"));
+  json config = json::parse(tiny_.text("short/config.json"));
+  config["max_position_embeddings"] = 32;
+  tiny_.file("short/config.json", config.dump());
+  const std::string models = fmt::format("compare {} {} eval_data={}", path("base"), path("short"),
+                                         tiny_.file("long.txt", std::string(100, 'a')));
+  const auto tokens = [&](const std::string& more) {
+    const Outcome outcome = run(fmt::format("{} {} threads=1 --quiet --json", models, more));
+    EXPECT_EQ(outcome.exit_code, 0) << more;
+    return json::parse(outcome.out.substr(0, outcome.out.find('\n')))["tokens"].get<int64_t>();
+  };
+  EXPECT_EQ(tokens(""), tokens("sequence_len=32"));
+  EXPECT_LT(tokens("sequence_len=16"), tokens("sequence_len=32"));
+  expect_refusal(models + " sequence_len=33", 2,
+                 {path("short") + " has only 32 positions", "use sequence_len=32"});
+}
+
+TEST_F(SlowConversion, CompareNamesTheModelThatIsNotFinite) {
+  fs::copy(path("base"), path("broken"));
+  std::string weights = tiny_.text("broken/model.safetensors");
+  std::fill(weights.end() - 4, weights.end(), '\xff');  // NaN
+  tiny_.file("broken/model.safetensors", weights);
+  const auto refused = [&](const std::string& models) {
+    expect_refusal(fmt::format("compare {} {} --quiet", models, eval()), 6,
+                   {"the loss of " + path("broken") + " is not finite"});
+  };
+  refused(fmt::format("{0} {0} {1}", path("base"), path("broken")));
+  refused(path("broken") + " " + path("base"));
+}
+
+// Every command says what it leaves out of data.
+TEST_F(SlowConversion, WhatIsNotReadIsTold) {
+  std::string records = TinyRun::record("Say", "it");
+  for (int i = 0; i < 9; ++i) records += "{\"id\": 1}\n";
+  const std::string bad = tiny_.file("bad.jsonl", records);
+  fs::create_directories(path("set/deeper"));
+  const std::string book = tiny_.file("set/book.txt", std::string(600, 'a'));
+  tiny_.file("set/more.parquet", "PAR1");
+  tiny_.file("set/deeper/book.txt", "a");
+  const std::string skipped =
+      "warning: " + bad + ": skipped 9 of 10 records that cannot be read; the first: " + bad + ":2";
+  const std::vector<std::string> left_out = {
+      "warning: " + path("set") + ": more.parquet is not read",
+      "warning: " + path("set") + ": subdirectories are not read: "};
+  const auto warns = [&](const std::string& command, const std::vector<std::string>& warnings) {
+    const Outcome outcome =
+        run(command + " sequence_len=64 threads=1 on_bad_record=skip" + kErrorsOnly);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    for (const std::string& warning : warnings) {
+      EXPECT_NE(outcome.out.find(warning), std::string::npos) << command << "\n" << outcome.out;
+    }
+  };
+  const std::string base = path("base");
+  const std::string eval_model = fmt::format("eval model={} data=", base);
+  warns(eval_model + bad, {skipped});
+  warns(eval_model + path("set"), left_out);
+  EXPECT_EQ(answer(eval_model + bad + " on_bad_record=skip sequence_len=64")["records"], 1);
+  const std::string compare = fmt::format("compare {0} {0} eval_data=", base);
+  warns(compare + bad, {skipped});
+  warns(compare + path("set"), left_out);
+  const std::string to_gguf =
+      fmt::format("export model={} output={} overwrite=true eval_data=", base, path("x.gguf"));
+  warns(to_gguf + bad, {skipped});
+  warns(to_gguf + path("set"), left_out);
+  const std::string quantize =
+      fmt::format("quantize model={} group_size=32 output_dir={} --dry-run ", base, path("q"));
+  warns(fmt::format("{} data={} eval_data={}", quantize, path("set"), bad),
+        {left_out[0], left_out[1], skipped});
+  warns(fmt::format("{} data={},{}", quantize, book, bad),
+        {"warning: " + book + ", " + bad + ": skipped 9 of 11 records"});
 }
 
 }  // namespace

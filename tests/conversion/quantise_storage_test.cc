@@ -211,8 +211,8 @@ TEST_F(SlowQuantiseStorage, RowsOfUnevenWidths) {
   // Hints name what there is for such widths, which is not refused then.
   const std::string odd = train("odd", 104, 260);
   const std::string ways =
-      "hint: quantize takes format=gptq bits=8 output_dir=DIR, or format=hf storage=nf4 "
-      "output_dir=DIR; export writes it";
+      "hint: quantize takes format=gptq bits=8 storage=keep output_dir=DIR, or format=hf "
+      "storage=nf4 output_dir=DIR; export writes it";
   for (const std::string how : {"format=gguf storage=q4_k_m", "format=gguf bits=5",
                                 "format=gguf method=lora device_memory=100KiB"}) {
     refused(odd + " " + how, 5, {"none of this model's matrices", ways});
@@ -225,6 +225,28 @@ TEST_F(SlowQuantiseStorage, RowsOfUnevenWidths) {
   }
   refused(train("odder", 92, 92), 5,
           {"92 rows", "hint: quantize takes format=hf storage=nf4 output_dir=DIR; export"});
+}
+
+// A hint beside what GGUF has no place for names no other GGUF file, and nothing that is refused
+// with what else the command says.
+TEST_F(SlowQuantiseStorage, HintsOfWhatGgufHasNoPlaceFor) {
+  tiny_.must_train("dynamic", "method=full max_steps=1 model=" + tiny_.file("dynamic.json", R"({
+      "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 260,
+      "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 1,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 128,
+      "rope_scaling": {"rope_type": "dynamic", "factor": 2.0},
+      "tie_word_embeddings": true, "bos_token_id": 256, "eos_token_id": 257})"));
+  const std::string model = "model=" + path("dynamic");
+  for (const std::string how : {" format=gguf storage=q4_k_m", " format=gguf bits=8"}) {
+    refused(model + how, 5,
+            {"GGUF has no place for rope scaling \"dynamic\"",
+             "hint: quantize takes format=gptq bits=4 storage=keep output_dir=DIR, or format=exl2 "
+             "storage=keep output_dir=DIR, or format=hf storage=nf4 output_dir=DIR; export"});
+  }
+  for (const std::string how :
+       {"format=gptq bits=4 storage=keep", "format=exl2 storage=keep", "format=hf storage=nf4"}) {
+    answer(quantise("there_is", model + " storage=q4_k_m --dry-run " + how));
+  }
 }
 
 TEST_F(SlowQuantiseStorage, GoesOnWhereItWasStopped) {

@@ -123,6 +123,8 @@ TEST_F(DatasetTest, LongRecordsAreCutLeftOutOrRefused) {
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_TRUE(warnings[0].starts_with("1 of 2 records is longer than sequence_len")) << warnings[0];
   EXPECT_TRUE(warnings[0].ends_with(fmt::format("has {} tokens", longest))) << warnings[0];
+  EXPECT_EQ(data_warnings(cut, TargetUse::scored), warnings);
+  EXPECT_TRUE(data_warnings(cut, TargetUse::none).empty());
   DatasetStats few = cut;
   few.records = 21;
   EXPECT_TRUE(data_warnings(few).empty());
@@ -247,7 +249,7 @@ TEST_F(DatasetTest, ErrorsNameTheLine) {
   refuse("a.jsonl", good + "{\"text\": \n", "a.jsonl:3: not valid JSON");
   refuse("a.jsonl", good + "{\"text\": \"\xFF\"}\n", "a.jsonl:3: not valid JSON");
   refuse("a.jsonl", good + "{\"text\": \"\\ud800\"}\n", "a.jsonl:3: not valid JSON");
-  refuse("a.jsonl", good + std::string(100000, '['), "a.jsonl:3: not valid JSON");
+  refuse("a.jsonl", good + std::string(100000, '['), "a.jsonl:3: JSON nested more");
   refuse("a.jsonl", good + "[1]\n", "a.jsonl:3: an object was expected, found array");
   refuse("a.jsonl", good + R"({"text": 3})", "a.jsonl:3: \"text\" is number, expected text");
   refuse("a.jsonl", good + R"({"txt": "a"})", "a.jsonl:3: nothing to train on: its key is txt");
@@ -422,6 +424,11 @@ TEST_F(DatasetTest, TellsWhatTheTemplateDoesToConversations) {
   ASSERT_EQ(warnings.size(), 2u);
   EXPECT_TRUE(warnings[0].starts_with("2 answers cannot be trained")) << warnings[0];
   EXPECT_TRUE(warnings[1].starts_with("the chat template ends 2 answers without")) << warnings[1];
+  // Who does not train is told only what concerns it.
+  const auto scored = data_warnings(rewritten.stats(), TargetUse::scored);
+  ASSERT_EQ(scored.size(), 1u);
+  EXPECT_TRUE(scored[0].starts_with("2 answers cannot be scored")) << scored[0];
+  EXPECT_TRUE(data_warnings(rewritten.stats(), TargetUse::none).empty());
   EXPECT_TRUE(data_warnings(read("a.jsonl", text, options(1000)).stats()).empty());
   // Answers that say nothing; a call of a tool does, and what is no target may.
   const Dataset silent = read(

@@ -278,6 +278,48 @@ TEST(Records, PromptsOfMessagesAreContext) {
          "a.jsonl:1, message 2: an object was expected");
 }
 
+// A tree finds each key among all before it: a table with a key for each row would take for ever.
+TEST(Records, HaveAFewKeys) {
+  const auto of_keys = [](size_t count, bool alike) {
+    std::string text = R"({"text": "a", "table": {)";
+    for (size_t i = 0; i < count; ++i) {
+      text += fmt::format("{}\"{}\": 0", i == 0 ? "" : ", ", alike ? 0 : i);
+    }
+    return text + "}}";
+  };
+  for (const bool alike : {false, true}) {
+    EXPECT_NO_THROW(parse_record(of_keys(10'000, alike), "a.jsonl:1"));
+    const auto error =
+        error_of(ErrorKind::data, [&] { parse_record(of_keys(10'001, alike), "a.jsonl:1"); });
+    EXPECT_NE(message_of(error).find("a.jsonl:1: an object of more than 10000 keys, \""),
+              std::string::npos)
+        << message_of(error);
+    EXPECT_NE(hint_of(error).find("one object a row"), std::string::npos) << hint_of(error);
+  }
+  // Nor has JSON within a text more; of equal keys the last one counts, in the place of the first.
+  std::string inside = of_keys(10'001, false);
+  for (size_t at = 0; (at = inside.find('"', at)) != std::string::npos; at += 2) {
+    inside.insert(at, 1, '\\');
+  }
+  refuse(
+      ("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tools\": \"" + inside + "\"}")
+          .c_str(),
+      "a.jsonl:1: an object of more than 10000 keys");
+  EXPECT_EQ(std::get<TextRecord>(parse_record(R"({"text": "a", "text": "b"})", "a")).text, "b");
+}
+
+// The parser takes it for the end: what follows would be lost.
+TEST(Records, HaveNoNul) {
+  const std::string two("{\"text\": \"a\"}\0{\"text\": \"b\"}", 27);
+  expect_message(ErrorKind::data, "a.jsonl:1: not valid JSON: byte 14 of the text is 0",
+                 [&] { parse_record(two, "a.jsonl:1"); });
+  // One that is spelled out belongs to its text, also where that looks like JSON.
+  EXPECT_EQ(std::get<TextRecord>(parse_record(R"({"text": "a\u0000b"})", "a")).text,
+            std::string("a\0b", 3));
+  refuse(R"({"messages": [{"role": "user", "content": "a"}], "tools": "[]\u0000[]"})",
+         "a.jsonl:1: \"tools\" is not a list");
+}
+
 // As a tree of JSON a line takes several times its bytes: what is no record is refused unread.
 TEST(Records, HaveABound) {
   const fs::path directory =

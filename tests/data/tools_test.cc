@@ -145,6 +145,31 @@ TEST(Tools, WhatIsWrongIsNamed) {
   refuse_record(R"({"messages": [{"role": "assistant", "content": null}]})", "\"content\" is null");
   refuse_record(R"({"messages": [{"role": "user", "content": "a", "x": 18446744073709551615}]})",
                 "a.jsonl:1, message 1: the number 18446744073709551615 is too large");
+  // The parser makes a float of it.
+  refuse_record(R"({"messages": [{"role": "user", "content": "a", "x": 18446744073709551617}]})",
+                "a.jsonl:1, message 1: the number 18446744073709551617 is too large");
+  refuse_record(R"({"tools": "[{\"x\": -9223372036854775809}]",
+                    "messages": [{"role": "user", "content": "a"}]})",
+                "a.jsonl:1: the number -9223372036854775809 is too large");
+}
+
+// What is beside the messages no template sees.
+TEST(Tools, NumbersMayBeLargeWhereNobodyReadsThem) {
+  const ConversationRecord record =
+      std::get<ConversationRecord>(parse_record(R"({"id": 18446744073709551617, "messages": [
+                       {"role": "user", "content": "a", "x": 1.8446744073709552e19, "y": 1e3}]})",
+                                                "a.jsonl:1"));
+  EXPECT_EQ(rendered(own_format("{{ messages[0].x }} {{ messages[0].y }}"), record),
+            "1.8446744073709552e+19 1000.0");
+  refuse_record(R"({"text": 18446744073709551617})", "\"text\" is number, expected text");
+}
+
+// As transformers has them, but for role and content.
+TEST(Tools, FieldsOfAMessageAreInTheOrderOfTheFile) {
+  const ConversationRecord record = parse(Json::parse(R"({"messages": [{"name": "n",
+      "role": "assistant", "tool_calls": [{"name": "f"}], "content": "a", "id": 1}]})"));
+  EXPECT_EQ(rendered(own_format("{{ messages[0] | list | join(' ') }}"), record),
+            "role content name tool_calls id");
 }
 
 TEST(Tools, AreNotLostWithoutAWord) {

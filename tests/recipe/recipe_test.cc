@@ -222,6 +222,8 @@ TEST_F(RecipeFileTest, ErrorsNameFileAndLine) {
   says("- a\n- b\n", ":1: expected one map of options");
   says("model: [a\n", ":3: not YAML");
   says("a: 1\n---\nb: 2\n", ":2: expected one map");
+  // The library takes it for the end of the text.
+  says("seed: 1\n\x04\nsed: 2\n", ":2: not YAML: a control character (byte 4)");
   const auto is_open = [&](const std::string& text, const std::string& where) {
     const std::string message = usage_error([&] { parse_recipe_text(text, "x.yaml"); });
     const std::string wanted = where + ": a quote is opened here or below, and never closed";

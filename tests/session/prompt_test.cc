@@ -228,11 +228,11 @@ TEST(PromptOptions, AreNoPartOfAWeight) {
 TEST(PromptOptions, NeedRoomForAText) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
   Recipe recipe = make_recipe({"method=prompt", "prompt_tokens=31", "sequence_len=32"});
-  EXPECT_TRUE(error_of(ErrorKind::usage, [&] { settle_lengths(recipe, files.config); })
+  EXPECT_TRUE(error_of(ErrorKind::usage, [&] { settle_lengths(recipe, files); })
                   .find("sequence_len 32 has no room for a text after 31 virtual tokens") !=
               std::string::npos);
   recipe = make_recipe({"method=prompt", "prompt_tokens=30", "sequence_len=32"});
-  settle_lengths(recipe, files.config);
+  settle_lengths(recipe, files);
 }
 
 }  // namespace

@@ -37,6 +37,18 @@ TEST(Memory, BooksEveryByteUnderItsPurpose) {
   EXPECT_EQ(memory.ledger().total, 0);
 }
 
+TEST(Memory, BooksWhatIsHeldElsewhere) {
+  Memory memory("host", make_host_backing(), 1024);
+  {
+    const Buffer held = memory.book(Purpose::staging, 1000);
+    EXPECT_EQ(held.data(), nullptr);
+    EXPECT_EQ(booked(memory, Purpose::staging), 1024);
+    expect_message(ErrorKind::does_not_fit, "staging", [&] { memory.book(Purpose::staging, 1); });
+  }
+  EXPECT_EQ(memory.ledger().total, 0);
+  EXPECT_EQ(memory.ledger().peak, 1024);
+}
+
 TEST(Memory, IsZeroedAndAligned) {
   Memory memory("device", make_host_backing(), 0);
   for (const int64_t bytes : {1, 4096, 3 << 20}) {

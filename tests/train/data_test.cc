@@ -1,4 +1,6 @@
 // What becomes of a run's data, through the program.
+#include <fmt/format.h>
+
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -114,6 +116,21 @@ TEST_F(SlowData, ADirectoryOfFiles) {
   const Outcome quiet = run("eval " + recipe + eval.substr(4) + tiny_.eval_data() + " 2>&1");
   EXPECT_EQ(quiet.exit_code, 0);
   EXPECT_EQ(quiet.out.find("val_size"), std::string::npos) << quiet.out;
+}
+
+TEST_F(SlowData, WhatIsSkippedIsSaidOfEachSet) {
+  const std::string bad = "{\"id\": 1}\n";
+  const std::string data = tiny_.file("some.jsonl", tiny_.text("train.jsonl") + bad);
+  const std::string held_out = tiny_.file("few.jsonl", tiny_.text("valid.jsonl") + bad + bad);
+  const Outcome outcome =
+      run(tiny_.train("out", fmt::format("method=full max_steps=1 on_bad_record=skip data={} "
+                                         "eval_data={} 2>&1",
+                                         data, held_out)));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+  for (const std::string& said :
+       {data + ": skipped 1 of 41 records", held_out + ": skipped 2 of 7 records"}) {
+    EXPECT_NE(outcome.out.find("warning: " + said), std::string::npos) << outcome.out;
+  }
 }
 
 TEST_F(SlowData, LargeDataAreKeptAsTokens) {

@@ -202,6 +202,30 @@ TEST(Opening, AChecksumReadsEveryByte) {
   EXPECT_NE(checksum(), before);
 }
 
+// Others in the files may be of types that nobody reads.
+TEST(Opening, AChecksumIsOfWhatTheModelNeeds) {
+  const TinyRun tiny("checksum_stray");
+  const fs::path copy = tiny.path("copy");
+  fs::copy(golden_model("mha_untied"), copy, fs::copy_options::recursive);
+  std::string weights = read_text(copy / "model.safetensors");
+  uint64_t size = 0;
+  std::memcpy(&size, weights.data(), sizeof size);
+  auto header = nlohmann::json::parse(weights.substr(sizeof size, size));
+  const std::string bytes = weights.substr(sizeof size + size) + std::string(8, 'x');
+  header["stray"] = {
+      {"dtype", "I64"}, {"shape", {1}}, {"data_offsets", {bytes.size() - 8, bytes.size()}}};
+  const std::string text = header.dump();
+  size = text.size();
+  write_text_atomic(copy / "model.safetensors",
+                    std::string(reinterpret_cast<const char*>(&size), sizeof size) + text + bytes);
+  const ModelFiles with = open_model(copy.string());
+  const ModelFiles without = open_model(golden_model("mha_untied"));
+  ASSERT_EQ(with.source->names().size(), without.source->names().size() + 1);
+  EXPECT_EQ(model_checksum(with), model_checksum(without));
+  EXPECT_EQ(checksum_bytes(with), checksum_bytes(without));
+  EXPECT_EQ(model_fingerprint(with, {}), model_fingerprint(without, {}));
+}
+
 // In pieces, of a file whose largest tensor is longer than one.
 TEST(Opening, AChecksumSaysHowFarItIs) {
   const TinyRun tiny("checksum_progress");

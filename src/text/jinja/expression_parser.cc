@@ -9,7 +9,7 @@ namespace jackscrew::jinja {
 
 namespace {
 
-// Limit on nested parentheses and brackets, and on nested statements.
+// Limit on nested expressions: parentheses, brackets, signs, `not` and `else`.
 constexpr int kMaxNesting = 100;
 
 template <typename Node>
@@ -47,7 +47,7 @@ void ExpressionParser::fail_expected(std::string_view what) const {
 
 Nesting ExpressionParser::nest(int& depth, int limit, std::string_view what) const {
   if (depth >= limit) fail_here(fmt::format("{}nested more than {} deep", what, limit));
-  return {depth, limit};
+  return Nesting(depth);
 }
 
 void ExpressionParser::expect(std::string_view symbol) {

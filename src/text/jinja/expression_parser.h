@@ -12,13 +12,10 @@
 
 namespace jackscrew::jinja {
 
-// Counts the recursion depth of the parser or interpreter; throws Failure beyond `limit`.
+// One more level of the recursion of the parser or interpreter, until it is destroyed.
 class Nesting {
  public:
-  Nesting(int& depth, int limit) : depth_(depth) {
-    if (depth >= limit) fail("nested more than {} deep", limit);
-    ++depth_;
-  }
+  explicit Nesting(int& depth) : depth_(depth) { ++depth_; }
   ~Nesting() { --depth_; }
   Nesting(const Nesting&) = delete;
   Nesting& operator=(const Nesting&) = delete;

@@ -292,13 +292,20 @@ struct Interpreter::Evaluate {
   }
 };
 
+Nesting Interpreter::nest() {
+  if (depth_ >= kMaxDepthOfCalls) fail("nested more than {} deep", kMaxDepthOfCalls);
+  return Nesting(depth_);
+}
+
 Value Interpreter::evaluate(const Expression& expression) {
-  const Nesting nesting(depth_, kMaxDepthOfCalls);
+  const Nesting nesting = nest();
   line_ = expression.line;
   runtime_.count_steps(1);
   Value value = std::visit(Evaluate{*this}, expression.node);
+  // A filter has counted its result.
   const bool is_known = std::holds_alternative<Constant>(expression.node) ||
-                        std::holds_alternative<Name>(expression.node);
+                        std::holds_alternative<Name>(expression.node) ||
+                        std::holds_alternative<FilterUse>(expression.node);
   runtime_.count_value(value, !is_known);
   return value;
 }
@@ -317,7 +324,7 @@ Arguments Interpreter::evaluate(const CallArguments& arguments) {
 }
 
 Value Interpreter::evaluate_filters(const Expression& filters, Text text) {
-  const Nesting nesting(depth_, kMaxDepthOfCalls);
+  const Nesting nesting = nest();
   const FilterUse& use = std::get<FilterUse>(filters.node);
   const Value subject = use.subject == nullptr ? Value(std::move(text))
                                                : evaluate_filters(*use.subject, std::move(text));
@@ -436,7 +443,7 @@ struct Interpreter::Execute {
 };
 
 Interpreter::Flow Interpreter::execute(const Statements& statements) {
-  const Nesting nesting(depth_, kMaxDepthOfCalls);
+  const Nesting nesting = nest();
   for (const Statement& statement : statements) {
     line_ = statement.line;
     runtime_.count_steps(1);

@@ -11,6 +11,8 @@
 
 namespace jackscrew::jinja {
 
+class Nesting;
+
 class Interpreter {
  public:
   // The tree must outlive the interpreter.
@@ -50,6 +52,8 @@ class Interpreter {
 
   enum class Flow : uint8_t { onward, next_iteration, end_loop };
 
+  // Enters one more level of expressions and statements; throws Failure where there are too many.
+  Nesting nest();
   Value evaluate(const Expression& expression);
   Value evaluate_or(const ExpressionPtr& expression, const Value& otherwise);
   Arguments evaluate(const CallArguments& arguments);

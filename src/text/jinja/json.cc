@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "text/jinja/failure.h"
 
 namespace jackscrew::jinja {
 
@@ -11,21 +12,31 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+[[noreturn]] void refuse_number(const std::string& digits) {
+  throw Error(
+      ErrorKind::data,
+      fmt::format("the number {} is too large: a template may see it, and whole numbers have "
+                  "64 bits there",
+                  digits),
+      "write it in quotes, or leave it out");
+}
+
 Value convert(const Json& json, Origin origin, int depth) {
   if (depth > kMaxDepth)
     jackscrew::fail(ErrorKind::data, "JSON nested more than {} deep", kMaxDepth);
   switch (json.type()) {
     case Json::value_t::null:
     case Json::value_t::discarded:
-    case Json::value_t::binary:
       return None{};
     case Json::value_t::boolean:
       return json.get<bool>();
     case Json::value_t::number_unsigned:
       if (json.get<uint64_t>() > std::numeric_limits<int64_t>::max()) {
-        jackscrew::fail(ErrorKind::data, "the number {} is too large", json.get<uint64_t>());
+        refuse_number(std::to_string(json.get<uint64_t>()));
       }
       return json.get<int64_t>();
+    case Json::value_t::binary:
+      refuse_number(std::string(json.get_binary().begin(), json.get_binary().end()));
     case Json::value_t::number_integer:
       return json.get<int64_t>();
     case Json::value_t::number_float:
@@ -51,7 +62,11 @@ Value convert(const Json& json, Origin origin, int depth) {
 }  // namespace
 
 Value from_json(const Json& json, Origin origin) {
-  return convert(json, origin, 1);
+  try {
+    return convert(json, origin, 1);
+  } catch (const Failure& failure) {
+    throw Error(ErrorKind::data, failure.what());
+  }
 }
 
 }  // namespace jackscrew::jinja

@@ -153,7 +153,7 @@ class JsonWriter {
           at != kEscaped.npos) {
         out_ += '\\';
         out_ += kLetters[at];
-      } else if (c < 0x20 || (style_.ensure_ascii && c >= 0x80)) {
+      } else if (c < 0x20 || (style_.ensure_ascii && c >= 0x7F)) {
         write_escaped(c);
       } else {
         out_ += text.substr(i, character_size(text, i));

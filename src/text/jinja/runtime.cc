@@ -117,6 +117,7 @@ void Runtime::count_value(const Value& value, bool is_new) {
   constexpr int64_t kBytesOfItem = 32;
   constexpr int64_t kBytesOfText = 160;   // in addition, for an item that is a short text
   constexpr int64_t kBytesOfStep = 1024;  // read in about the time of a step
+  constexpr int64_t kBytesOfWeight = 8;   // of time: whoever reads a value may walk over all of it
   size_t bytes = 0;
   if (const Text* text = value.as_text()) {
     bytes = text->size() + text->runs().size() * sizeof(Text::Run);
@@ -126,7 +127,8 @@ void Runtime::count_value(const Value& value, bool is_new) {
     bytes = sequence->items.size() * (kBytesOfItem + (texts ? kBytesOfText : 0));
   }
   if (const Dict* dict = value.as_dict()) bytes = dict->items.size() * kBytesOfItem;
-  count_steps(static_cast<int64_t>(bytes) / kBytesOfStep);
+  const int64_t read = std::max(static_cast<int64_t>(bytes), value.weight() * kBytesOfWeight);
+  count_steps(read / kBytesOfStep);
   if (!is_new) return;
   bytes_ += static_cast<int64_t>(bytes);
   if (bytes_ > kMaxBytes) fail("the template takes more than {} MiB", kMaxBytes >> 20);

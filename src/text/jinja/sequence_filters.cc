@@ -57,9 +57,12 @@ Value without_case(const Value& value) {
   return value.as_text() == nullptr ? value : Value(to_lower(*value.as_text()));
 }
 
-Value key_of(const Value& item, const Getter& getter, bool case_sensitive) {
-  const Value key = getter(item);
-  return case_sensitive ? key : without_case(key);
+// What an item is ordered by.
+Value key_of(Runtime& runtime, const Value& item, const Getter& getter, bool case_sensitive) {
+  const Value found = getter(item);
+  Value key = case_sensitive ? found : without_case(found);
+  runtime.count_value(key, !case_sensitive);
+  return key;
 }
 
 Value length_filter(Runtime&, const Value& subject, const BoundArguments&) {
@@ -131,7 +134,7 @@ Values sorted(Values items, bool reversed, const std::function<Value(const Value
   return out;
 }
 
-Value sort(Runtime&, const Value& subject, const BoundArguments& arguments) {
+Value sort(Runtime& runtime, const Value& subject, const BoundArguments& arguments) {
   const Value attribute = arguments.value(2, None{});
   if (attribute.as_text() != nullptr && contains(attribute, Value::text(","))) {
     fail("sort by several attributes");
@@ -140,11 +143,11 @@ Value sort(Runtime&, const Value& subject, const BoundArguments& arguments) {
   const bool case_sensitive = arguments.flag(1, false);
   // Each key is wrapped in a list, as in jinja2: then equal items of any type compare.
   return Value::list(sorted(to_values(subject), arguments.flag(0, false), [&](const Value& item) {
-    return Value::list({key_of(item, getter, case_sensitive)});
+    return Value::list({key_of(runtime, item, getter, case_sensitive)});
   }));
 }
 
-Value dictsort(Runtime&, const Value& subject, const BoundArguments& arguments) {
+Value dictsort(Runtime& runtime, const Value& subject, const BoundArguments& arguments) {
   if (subject.defined().as_dict() == nullptr) fail("dictsort of a {}", subject.type_name());
   const std::string by = arguments.has(1) ? arguments.text(1).bytes() : "key";
   if (by != "key" && by != "value") fail("dictsort by \"{}\"", by);
@@ -152,7 +155,7 @@ Value dictsort(Runtime&, const Value& subject, const BoundArguments& arguments) 
   const bool case_sensitive = arguments.flag(0, false);
   return Value::list(
       sorted(pairs_of(*subject.as_dict()), arguments.flag(2, false),
-             [&](const Value& item) { return key_of(item, getter, case_sensitive); }));
+             [&](const Value& item) { return key_of(runtime, item, getter, case_sensitive); }));
 }
 
 Value unique(Runtime& runtime, const Value& subject, const BoundArguments& arguments) {
@@ -161,7 +164,7 @@ Value unique(Runtime& runtime, const Value& subject, const BoundArguments& argum
   Values seen;
   Values out;
   for (Value& item : to_values(subject)) {
-    Value key = key_of(item, getter, case_sensitive);
+    Value key = key_of(runtime, item, getter, case_sensitive);
     if (!key.hashable()) fail("unique of a {}", key.type_name());
     runtime.count_steps(static_cast<int64_t>(seen.size() / 16));
     if (std::any_of(seen.begin(), seen.end(), [&](const Value& k) { return equal(k, key); })) {
@@ -174,27 +177,30 @@ Value unique(Runtime& runtime, const Value& subject, const BoundArguments& argum
 }
 
 template <Comparison::Operator better>
-Value extreme(Runtime&, const Value& subject, const BoundArguments& arguments) {
+Value extreme(Runtime& runtime, const Value& subject, const BoundArguments& arguments) {
   const Getter getter(arguments.value(1, None{}));
   const bool case_sensitive = arguments.flag(0, false);
   const Iterator items = iterate(subject);
   auto best = items();
   if (!best) return Value::undefined("no item to choose from");
   while (auto item = items()) {
-    if (apply(better, key_of(*item, getter, case_sensitive),
-              key_of(*best, getter, case_sensitive))) {
+    if (apply(better, key_of(runtime, *item, getter, case_sensitive),
+              key_of(runtime, *best, getter, case_sensitive))) {
       best = std::move(item);
     }
   }
   return *best;
 }
 
-Value sum(Runtime&, const Value& subject, const BoundArguments& arguments) {
+Value sum(Runtime& runtime, const Value& subject, const BoundArguments& arguments) {
   const Getter getter(arguments.value(0, None{}));
   Value total = arguments.value(1, int64_t{0});
   if (total.as_text() != nullptr) fail("sum of texts");
   const Iterator items = iterate(subject);
-  while (auto item = items()) total = apply(Binary::Operator::add, total, getter(*item));
+  while (auto item = items()) {
+    total = apply(Binary::Operator::add, total, getter(*item));
+    runtime.count_value(total, true);
+  }
   return total;
 }
 
@@ -251,6 +257,7 @@ Value select(Runtime& runtime, const Value& subject, const Arguments& arguments)
                             while (auto item = items()) {
                               runtime.count_steps(1);
                               const Value value = getter(*item);
+                              runtime.count_value(value, false);
                               const bool holds =
                                   test == nullptr ? value.truth() : call_test(*test, value, rest);
                               if (holds == wanted) return item;

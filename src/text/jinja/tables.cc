@@ -57,10 +57,15 @@ const Text& BoundArguments::text(size_t parameter) const {
 Value call_filter(Runtime& runtime, const Filter& filter, const Value& subject,
                   Arguments arguments) {
   runtime.count_steps(1);
-  if (filter.apply_any != nullptr) return filter.apply_any(runtime, subject, arguments);
-  const std::string what = fmt::format("the filter \"{}\"", filter.name);
-  return filter.apply(runtime, subject,
-                      BoundArguments(what, filter.parameters, std::move(arguments)));
+  const auto result = [&] {
+    if (filter.apply_any != nullptr) return filter.apply_any(runtime, subject, arguments);
+    const std::string what = fmt::format("the filter \"{}\"", filter.name);
+    return filter.apply(runtime, subject,
+                        BoundArguments(what, filter.parameters, std::move(arguments)));
+  };
+  Value value = result();
+  runtime.count_value(value, true);
+  return value;
 }
 
 bool call_test(const Test& test, const Value& subject, Arguments arguments) {

@@ -44,6 +44,7 @@ struct Filter {
 // Null where there is none of that name.
 const Filter* find_filter(std::string_view name);
 std::string unknown_filter(std::string_view name);
+// Counts the result as a new value, whoever calls: `map` does so item by item.
 Value call_filter(Runtime& runtime, const Filter& filter, const Value& subject,
                   Arguments arguments);
 

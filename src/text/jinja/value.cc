@@ -40,6 +40,11 @@ bool equal_dicts(const Dict& a, const Dict& b) {
          });
 }
 
+int64_t checked_weight(int64_t weight) {
+  if (weight > kMaxWeight) fail("a value that holds more than {} others", kMaxWeight);
+  return weight;
+}
+
 }  // namespace
 
 const Value* find_variable(const Variables& variables, const std::string& name) {
@@ -105,10 +110,14 @@ void add_item(Values& items, Value item) {
 Value Value::sequence(SequenceKind kind, Values items) {
   if (items.size() > kMaxItems) fail_too_many_items();
   int depth = 0;
-  for (const Value& item : items) depth = std::max(depth, item.depth());
+  int64_t weight = 0;
+  for (const Value& item : items) {
+    depth = std::max(depth, item.depth());
+    weight += 1 + item.weight();
+  }
   Value value;
-  value.data_ =
-      std::make_shared<const Sequence>(Sequence{kind, std::move(items), checked_depth(depth + 1)});
+  value.data_ = std::make_shared<const Sequence>(
+      Sequence{kind, std::move(items), checked_depth(depth + 1), checked_weight(weight)});
   return value;
 }
 
@@ -128,6 +137,9 @@ Value Value::dict(std::vector<std::pair<Value, Value>> items) {
     }
   }
   dict.depth = checked_depth(depth + 1);
+  int64_t weight = 0;
+  for (const auto& [key, item] : dict.items) weight += 1 + key.weight() + item.weight();
+  dict.weight = checked_weight(weight);
   Value value;
   value.data_ = std::make_shared<const Dict>(std::move(dict));
   return value;
@@ -199,6 +211,14 @@ int Value::depth() const {
   if (const Dict* dict = as_dict()) return dict->depth;
   if (const Generator* generator = as_generator()) return generator->depth;
   if (const Object* object = as_object()) return object->depth();
+  return 0;
+}
+
+int64_t Value::weight() const {
+  constexpr size_t kBytes = 256;
+  if (const Text* text = as_text()) return static_cast<int64_t>(text->size() / kBytes);
+  if (const Sequence* sequence = as_sequence()) return sequence->weight;
+  if (const Dict* dict = as_dict()) return dict->weight;
   return 0;
 }
 

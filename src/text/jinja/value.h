@@ -57,12 +57,14 @@ enum class SequenceKind : uint8_t { list, tuple, range, dict_view };
 struct Sequence {
   SequenceKind kind = SequenceKind::list;
   Values items;
-  int depth = 1;  // nesting depth of containers
+  int depth = 1;       // nesting depth of containers
+  int64_t weight = 0;  // see Value::weight()
 };
 
 struct Dict {
   std::vector<std::pair<Value, Value>> items;  // in order of insertion, with distinct keys
   int depth = 1;
+  int64_t weight = 0;
 
   const Value* find(const Value& key) const;
 };
@@ -77,6 +79,10 @@ struct Generator {
 inline constexpr int kMaxDepth = 100;
 // Returns `depth`, or throws Failure beyond kMaxDepth.
 int checked_depth(int depth);
+
+// The largest weight of a value: a comparison may walk over all of it. A record of JSON, which has
+// 64 MiB, stays below.
+inline constexpr int64_t kMaxWeight = int64_t{1} << 26;
 
 // Functions, methods, macros, `loop`, namespaces.
 class Object {
@@ -113,7 +119,7 @@ class Value {
     return Text(std::move(bytes), origin);
   }
   static Value size(size_t size) { return static_cast<int64_t>(size); }
-  // These throw Failure where the items are nested too deep.
+  // These throw Failure where the items are nested too deep, or weigh too much.
   static Value list(Values items) { return sequence(SequenceKind::list, std::move(items)); }
   static Value tuple(Values items) { return sequence(SequenceKind::tuple, std::move(items)); }
   static Value sequence(SequenceKind kind, Values items);
@@ -145,6 +151,10 @@ class Value {
   bool truth() const;
   bool hashable() const;
   int depth() const;
+  // How much a walk over the value visits: the values within it, each as often as it is reached,
+  // since lists that share their items may be few in memory and endless to walk over; a text counts
+  // as one for every 256 bytes.
+  int64_t weight() const;
   // Returns *this; throws Failure for an undefined value, naming it.
   const Value& defined() const;
   // Python's `is`, as far as it is meaningful: the same none or boolean, the same object, or equal

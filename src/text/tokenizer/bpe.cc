@@ -4,6 +4,7 @@
 #include <bit>
 #include <queue>
 
+#include "base/checked.h"
 #include "text/utf8.h"
 
 namespace jackscrew {
@@ -117,47 +118,53 @@ void BpeMerger::merge_short(int32_t* symbols, size_t count, std::vector<int32_t>
 }
 
 void BpeMerger::merge_long(const std::vector<int32_t>& symbols, std::vector<int32_t>& ids) const {
+  // Small, since a long word has millions of them.
+  using Place = uint32_t;
   struct Node {
     int32_t id;  // -1: merged into the node before it
-    size_t previous, next;
+    Place previous, next;
   };
   struct Candidate {
-    int32_t rank;
-    int32_t result;
-    size_t at;
-    int32_t left, right;  // the ids it was found for; stale if the nodes have changed
+    int32_t rank;  // of the pair when it was found; stale if another pair is there now
+    Place at;
     bool operator<(const Candidate& other) const {  // the queue's top is its largest
       return rank != other.rank ? rank > other.rank : at > other.at;
     }
   };
-  constexpr size_t kNone = SIZE_MAX;
+  constexpr Place kNone = UINT32_MAX;
+  const auto size = narrow<Place>(symbols.size());
   std::vector<Node> nodes(symbols.size());
-  for (size_t i = 0; i < symbols.size(); ++i) {
-    nodes[i] = {symbols[i], i == 0 ? kNone : i - 1, i + 1 == symbols.size() ? kNone : i + 1};
+  for (Place i = 0; i < size; ++i) {
+    nodes[i] = {symbols[i], i == 0 ? kNone : i - 1, i + 1 == size ? kNone : i + 1};
   }
-  std::priority_queue<Candidate> queue;
-  const auto consider = [&](size_t at) {
-    if (at == kNone || nodes[at].next == kNone) return;
-    const int32_t left = nodes[at].id;
-    const int32_t right = nodes[nodes[at].next].id;
-    const Found found = find(left, right);
-    if (found.rank != kNoRank) queue.push({found.rank, found.result, at, left, right});
+  const auto merge_at = [&](Place at) {
+    if (at == kNone || nodes[at].next == kNone) return Found{kNoRank, -1};
+    return find(nodes[at].id, nodes[nodes[at].next].id);
   };
-  for (size_t i = 0; i + 1 < nodes.size(); ++i) consider(i);
+  std::vector<Candidate> found;
+  found.reserve(symbols.size());
+  for (Place i = 0; i < size; ++i) {
+    if (const Found merge = merge_at(i); merge.rank != kNoRank) found.push_back({merge.rank, i});
+  }
+  std::priority_queue<Candidate> queue({}, std::move(found));
+  const auto consider = [&](Place at) {
+    if (const Found merge = merge_at(at); merge.rank != kNoRank) queue.push({merge.rank, at});
+  };
   while (!queue.empty()) {
     const Candidate best = queue.top();
     queue.pop();
+    const Found merge = merge_at(best.at);
+    if (merge.rank != best.rank) continue;
     Node& node = nodes[best.at];
-    if (node.id != best.left || node.next == kNone || nodes[node.next].id != best.right) continue;
     Node& absorbed = nodes[node.next];
-    node.id = best.result;
+    node.id = merge.result;
     node.next = absorbed.next;
     absorbed.id = -1;
     if (node.next != kNone) nodes[node.next].previous = best.at;
     consider(node.previous);
     consider(best.at);
   }
-  for (size_t i = 0; i != kNone; i = nodes[i].next) ids.push_back(nodes[i].id);
+  for (Place i = 0; i != kNone; i = nodes[i].next) ids.push_back(nodes[i].id);
 }
 
 }  // namespace jackscrew

@@ -80,14 +80,16 @@ void write_sentencepiece(const TokenizerData& data, GgufTokenizerMetadata& out) 
   out.add_space_prefix = adds_space(data);
 }
 
-// Texts on which tokenizers differ: spaces, digits, case, scripts, and contractions.
-constexpr std::array<const char*, 6> kProbes = {"Hello, world! It's 2026: 1234567 and 3.14159.",
+// Texts on which tokenizers differ: spaces, digits, case, scripts, contractions, and letters whose
+// marks are characters of their own.
+constexpr std::array<const char*, 7> kProbes = {"Hello, world! It's 2026: 1234567 and 3.14159.",
                                                 "  two spaces\tand\ttabs\n\n\nlines \r\n end  ",
                                                 "def f(x):\n    return x**2  # WE'LL see\n",
                                                 "na\xC3\xAFve caf\xC3\xA9 \xE2\x82\xAC"
                                                 "5 \xE4\xBD\xA0\xE5\xA5\xBD \xF0\x9F\x99\x82",
                                                 "<tag attr=\"a\">$%^&*()</tag>",
-                                                "CamelCaseWords and snake_case_words"};
+                                                "CamelCaseWords and snake_case_words",
+                                                "cafe\xCC\x81"};
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <utility>
@@ -76,22 +77,34 @@ class Translation {
   explicit Translation(std::string_view pattern) : pattern_(pattern) {}
 
   std::string run() {
-    std::string out;
     while (at_ < pattern_.size()) {
-      const char c = pattern_[at_];
-      if (c == '\\') {
-        out += escape();
-      } else if (c == '[') {
-        out += character_class();
-      } else {
-        out += c;
-        ++at_;
+      switch (pattern_[at_]) {
+        case '(':
+          open_group();
+          break;
+        case ')':
+          close_group();
+          break;
+        case '{':
+        case '*':
+        case '+':
+        case '?':
+          repeat();
+          break;
+        default:
+          piece();
       }
     }
-    return out;
+    out_.append(groups_.back().options, ')');
+    return std::move(out_);
   }
 
  private:
+  struct Group {
+    size_t begin = 0;    // in the result
+    size_t options = 0;  // groups within it that stand for options such as (?i), still open
+  };
+
   [[noreturn]] void refuse(std::string_view what) const {
     fail(ErrorKind::model, "the tokenizer's pattern \"{}\" {}, which is not supported", pattern_,
          what);
@@ -101,10 +114,117 @@ class Translation {
     return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0';
   }
 
+  void begin_atom(size_t at) {
+    atom_ = at;
+    is_repeated_ = false;
+  }
+
+  // What is neither a group nor repeats what is before it.
+  void piece() {
+    const char c = pattern_[at_];
+    const bool continues = (static_cast<uint8_t>(c) & 0xC0u) == 0x80u;  // a character
+    if (!continues) begin_atom(out_.size());
+    if (c == '\\') {
+      out_ += escape();
+    } else if (c == '[') {
+      out_ += character_class();
+    } else if (c == '^' || c == '$') {  // to Oniguruma the ends of any line
+      out_ += fmt::format("(?m:{})", c);
+      ++at_;
+    } else {
+      out_ += c;
+      ++at_;
+    }
+  }
+
+  // Options such as (?i), without a colon, hold to the end of the group. To Oniguruma a bar behind
+  // them is within what they hold for: they become a group.
+  void open_group() {
+    const size_t end = pattern_.find_first_of(":)", at_);
+    const std::string_view options = peek(1) == '?' && end != std::string_view::npos
+                                         ? pattern_.substr(at_ + 2, end - at_ - 2)
+                                         : std::string_view();
+    const bool names_options = !options.empty() && std::ranges::all_of(options, [](char c) {
+      return c == '-' || (c >= 'a' && c <= 'z');
+    });
+    if (!names_options || pattern_[end] == ':') groups_.push_back({out_.size()});
+    begin_atom(out_.size());
+    out_ += '(';
+    ++at_;
+    if (!names_options) {
+      if (peek() == '?') out_ += pattern_[at_++];
+      return;
+    }
+    if (options.find_first_not_of("im-") != std::string_view::npos) {
+      refuse(fmt::format("has the options \"{}\"", options));
+    }
+    out_ += '?';
+    // With m the dot is any character, which is s to PCRE2.
+    for (const char c : options) out_ += c == 'm' ? 's' : c;
+    out_ += ':';
+    if (pattern_[end] == ')') ++groups_.back().options;
+    at_ = end + 1;
+  }
+
+  void close_group() {
+    if (groups_.size() > 1) {
+      out_.append(groups_.back().options, ')');
+      begin_atom(groups_.back().begin);
+      groups_.pop_back();
+    }
+    out_ += ')';
+    ++at_;
+  }
+
+  // A quantifier, or a brace like any other character. One behind another repeats what that does,
+  // for which PCRE2 needs a group. Of those in braces only {low,high} has a reluctant form and none
+  // a possessive one.
+  void repeat() {
+    std::string times(1, peek());
+    size_t size = 1;
+    std::string_view kinds = "?+";
+    if (peek() == '{') {
+      const size_t end = std::min(pattern_.find('}', at_), pattern_.size());
+      const std::string_view inside = pattern_.substr(at_ + 1, end - at_ - 1);
+      const size_t comma = std::min(inside.find(','), inside.size());
+      const bool is_fixed = comma == inside.size();
+      const std::string_view low = inside.substr(0, comma);
+      const std::string_view high = is_fixed ? low : inside.substr(comma + 1);
+      const auto is_number = [](std::string_view text) {
+        return text.find_first_not_of("0123456789") == std::string_view::npos;
+      };
+      if (end == pattern_.size() || !is_number(low) || !is_number(high) ||
+          (low.empty() && high.empty())) {
+        begin_atom(out_.size());
+        out_ += "\\{";
+        ++at_;
+        return;
+      }
+      const std::string_view least = low.empty() ? "0" : low;
+      times = is_fixed ? fmt::format("{{{}}}", least) : fmt::format("{{{},{}}}", least, high);
+      size = inside.size() + 2;
+      kinds = is_fixed ? "" : "?";
+    }
+    if (is_repeated_) {
+      out_.insert(atom_, "(?:");
+      out_ += ')';
+    }
+    out_ += times;
+    at_ += size;
+    if (at_ < pattern_.size() && kinds.find(peek()) != kinds.npos) out_ += pattern_[at_++];
+    is_repeated_ = true;
+  }
+
   // The escape here as it is, and goes on behind it.
   std::string copied_escape() {
-    const std::string out(pattern_.substr(at_, 2));
+    const char letter = peek(1);
+    const bool has_code = (letter == 'x' || letter == 'o') && peek(2) == '{';
+    const size_t end = has_code ? pattern_.find('}', at_) : at_ + 1;
+    const std::string out(pattern_.substr(at_, end == std::string_view::npos ? 2 : end + 1 - at_));
     at_ += out.size();
+    if (letter == 'v') return R"(\x{b})";  // to PCRE2 any vertical space
+    // To PCRE2 these are escapes, to Oniguruma the letters.
+    if (letter == 'V' || letter == 'Q' || letter == 'E') return {letter};
     return out;
   }
 
@@ -211,6 +331,10 @@ class Translation {
 
   std::string_view pattern_;
   size_t at_ = 0;
+  std::string out_;
+  size_t atom_ = 0;           // where in out_ that begins which a quantifier behind it would repeat
+  bool is_repeated_ = false;  // a quantifier is behind it already
+  std::vector<Group> groups_ = {{}};  // those that are open; the first is the whole pattern
 };
 
 }  // namespace

@@ -63,9 +63,9 @@ Tokenizer::Tokenizer(TokenizerData data)
       pre_tokenizer_(data_.pre_tokenizer),
       text_changes_(text_changes(data_.pre_tokenizer)),
       merger_(index_vocabulary()),
-      literals_(make_literals(true, true)),
-      raw_literals_(make_literals(true, false)),
-      normalized_literals_(make_literals(false, true)) {}
+      literals_(make_literals(LiteralSet::all)),
+      raw_literals_(make_literals(LiteralSet::raw)),
+      normalized_literals_(make_literals(LiteralSet::normalized)) {}
 
 // The state of one encode().
 struct Tokenizer::Job {
@@ -161,8 +161,8 @@ void Tokenizer::index_normal_token(int32_t id, BpeAlphabet& alphabet) {
     if (const auto bytes = unmap_bytes(token)) {
       bytes_[index] = *bytes;
       if (bytes->size() == 1) alphabet.byte_ids[static_cast<uint8_t>((*bytes)[0])] = id;
+      if (data_.ignore_merges) words_.emplace(bytes_[index], id);
     }
-    if (data_.ignore_merges) words_.emplace(bytes_[index], id);
     return;
   }
   if (const auto byte = data_.byte_fallback ? byte_of_token(token) : std::nullopt) {
@@ -221,15 +221,16 @@ BpeMerger Tokenizer::make_merger(BpeAlphabet alphabet) {
   return BpeMerger(std::move(alphabet), merges);
 }
 
-Literals Tokenizer::make_literals(bool raw, bool normalized) const {
+Literals Tokenizer::make_literals(LiteralSet set) const {
   std::vector<bool> is_normalized(data_.tokens.size());
   for (const int32_t id : data_.normalized_literals) is_normalized[static_cast<size_t>(id)] = true;
   std::vector<Literal> literals;
   for (size_t i = 0; i < data_.tokens.size(); ++i) {
-    const bool wanted = is_normalized[i] ? normalized : raw;
+    const LiteralSet own = is_normalized[i] ? LiteralSet::normalized : LiteralSet::raw;
+    const bool wanted = set == LiteralSet::all || set == own;
     if (!wanted || !is_literal(data_.kinds[i])) continue;
     std::string text = data_.tokens[i];
-    if (is_normalized[i] && !raw) normalize(data_.normalizer, TextPlace::begin, text);
+    if (set == LiteralSet::normalized) normalize(data_.normalizer, TextPlace::begin, text);
     literals.push_back(
         {std::move(text), static_cast<int32_t>(i), data_.kinds[i] == TokenKind::special});
   }

@@ -135,7 +135,10 @@ class Tokenizer {
   void index_normal_token(int32_t id, BpeAlphabet& alphabet);
   void index_bytes_of_literals(BpeAlphabet& alphabet) const;
   BpeMerger make_merger(BpeAlphabet alphabet);
-  Literals make_literals(bool raw, bool normalized) const;
+  // Added tokens: all, as they are spelled; those found before the text is normalized; or those
+  // found behind that, spelled as they are then.
+  enum class LiteralSet : uint8_t { all, raw, normalized };
+  Literals make_literals(LiteralSet set) const;
   void encode_bytes(std::string_view text, Job& job) const;
   void encode_piece(std::string_view text, Job& job) const;
   void encode_words(std::string_view text, Job& job) const;

@@ -131,6 +131,19 @@ TEST(JinjaLimits, EndInTime) {
   refused("more than 100000 items", "{{ range(1000000000000) | list }}");
   refused("more than 10000000 steps",
           "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
+  // Few lists in memory, and endless ones to whoever walks over them.
+  const auto doubled = [](const std::string& pair, int times, const std::string& rest) {
+    return "{% set n = namespace(a=(1,), b=(1,)) %}{% for i in range(" + std::to_string(times) +
+           ") %}{% set x = n.a %}{% set n.a = " + pair +
+           " %}{% set x = n.b %}{% set n.b = " + pair + " %}{% endfor %}" + rest;
+  };
+  for (const char* pair : {"[x, x]", "(x, x)", "{1: x, 2: x}"}) {
+    refused("holds more than 67108864 others", doubled(pair, 60, "{{ n.a == n.b }}"));
+  }
+  refused("more than 10000000 steps",
+          doubled("[x, x]", 22, "{% for i in range(99999) %}{{ n.a is none }}{% endfor %}"));
+  EXPECT_EQ(render(doubled("[x, x]", 15, "{{ n.a == n.b }}")), "True");
+  refused("holds more than 67108864 others", "{{ ['a' * 60000000] * 1000 }}");
   refused("64 MiB", "{{ 'abc' * 1000000000 }}");
   refused("a list of more than 1048576 items", "{{ ('a' * 60000000) | list }}");
   refused("a list of more than 1048576 items", "{{ ('a ' * 30000000).split() }}");
@@ -144,6 +157,11 @@ TEST(JinjaLimits, EndInTime) {
   refused("1024 MiB",
           "{% set s = 'a' * 50000000 %}{% for i in range(99) %}{{ (s ~ i) | length }}"
           "{% endfor %}");
+  refused("1024 MiB",
+          "{{ (['a' * 60000000] * 30) | map('replace', 'b', 'c') | select('none') | list }}");
+  // Half of its characters are the template's.
+  refused("1024 MiB", "{{ ([('a' ~ 1) * 500000] * 80) | sort | length }}");
+  refused("1024 MiB", "{{ ([[1] * 1000] * 1000) | sum(start=[]) | length }}");
   refused("items", "{{ [1] * 1000000000 }}");
   refused("deep", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}");
   refused(
@@ -181,6 +199,17 @@ TEST(JinjaScopes, AreThoseOfJinja) {
   EXPECT_EQ(render("{% set x %}{% set y = 1 %}{{ y }}{% endset %}{{ x }}{{ y }}"), "1");
   EXPECT_EQ(render("{% with a = 1, b = a %}{{ a }}{{ b }}{% endwith %}{{ a }}", R"({"a": 5})"),
             "155");
+}
+
+// Python's json.dumps() escapes all but what is printable in ASCII.
+TEST(JinjaJson, EscapesAsPython) {
+  const auto json = [](const std::string& escapes) {
+    return render_text("{{ x | tojson(ensure_ascii=" + escapes + ") }}",
+                       {{"x", Value::text("~\x7f\u00e9")}})
+        .bytes();
+  };
+  EXPECT_EQ(json("true"), R"("~\u007f\u00e9")");
+  EXPECT_EQ(json("false"), "\"~\x7f\u00e9\"");
 }
 
 TEST(JinjaTime, IsWhatTheCallerPasses) {

@@ -108,6 +108,10 @@ TEST(GgufTokenizer, SaysWhichTextChanges) {
     const TokenizerData data = golden_data(name);
     EXPECT_NE(changed_in_gguf(data, to_gguf_tokenizer(data)), "") << name;
   }
+  // Only some names stand for a tokenizer that composes letters and their marks.
+  TokenizerData composes = golden_data("smollm");
+  composes.normalizer = {NormalizerStep{}};
+  EXPECT_EQ(changed_in_gguf(composes, to_gguf_tokenizer(composes)), "cafe\u0301");
 }
 
 TEST(GgufTokenizer, RefusesAPreTokenizerWithoutAName) {

@@ -113,6 +113,31 @@ TEST(PreTokenizer, PatternsMeanWhatTheyMeanToOniguruma) {
       {R"([[:punct:]]+)", "a\u00a9\u20ac!b", {"a", "\u00a9\u20ac!", "b"}},
       {R"(\h+)", "xyz0fAg ab", {"xyz", "0fA", "g ", "ab"}},
       {R"(\ba)", "ba a\u0301a a", {"ba ", "a", "\u0301a ", "a"}},
+      // The ends of lines, not of the text alone.
+      {"^a", "a\na\nba", {"a", "\n", "a", "\nba"}},
+      {"a$", "a\na\nba\n", {"a", "\n", "a", "\nb", "a", "\n"}},
+      {R"(\s+$)", "a  \nb  \n", {"a", "  ", "\nb", "  \n"}},
+      {R"(\n^|[^^$])", "a\n^$\n", {"a", "\n", "^$", "\n"}},
+      // Behind {} a + repeats once more, and is not possessive; as does a ? behind a fixed number.
+      {"a{1,2}+a", "aaaab", {"aaaa", "b"}},
+      {"\u00e9{2}+x|b", "a\u00e9\u00e9\u00e9\u00e9xb", {"a", "\u00e9\u00e9\u00e9\u00e9x", "b"}},
+      {"(?:ab|c){2}+a", "ababcca", {"ababcca"}},
+      {"[a-c]{1,3}+c", "abcabc", {"abcabc"}},
+      {R"(a{1}{2}+|\x{4e00}{2}+)", "aaaaa\u4e00\u4e00", {"aaaa", "a", "\u4e00\u4e00"}},
+      {"a{2}?b", "aab ab b", {"aab", " a", "b", " ", "b"}},
+      {"a{2,}?", "aaaa", {"aa", "aa"}},
+      {"a++", "aaa", {"aaa"}},
+      {"a?+a", "aa a", {"aa", " a"}},
+      {"a{,2}b", "aaabb{,2}b", {"a", "aab", "b", "{,2}", "b"}},
+      {"a{x}|b{,}|c{", "a{x}b{,}c{", {"a{x}", "b{,}", "c{"}},
+      // The option by which a dot is any character; and a bar behind an option is within it.
+      {"(?m)a.b", "a\nb", {"a\nb"}},
+      {"a.b", "a\nba\rb", {"a\nb", "a\rb"}},
+      {"(?m-i:a.)b|c.", "a\nbc\n", {"a\nb", "c\n"}},
+      {"a(?i)b|c", "ab aB c aC", {"ab", " ", "aB", " c ", "aC"}},
+      {"(a(?i)b|c)d", "aBd Cd cd aCd aD", {"aBd", " Cd cd ", "aCd", " aD"}},
+      {R"(\v|[\v])", "a\x0b\n", {"a", "\x0b", "\n"}},
+      {R"(\Qa\E|[\V])", "QaE aV", {"QaE", " a", "V"}},
   };
   for (const auto& [pattern, text, want] : cases) {
     const std::vector<PreTokenizerStep> steps = {{PreTokenizerStep::Kind::regex, pattern}};
@@ -120,6 +145,19 @@ TEST(PreTokenizer, PatternsMeanWhatTheyMeanToOniguruma) {
     PreTokenizer(steps).split(text, [&](std::string_view word) { words.emplace_back(word); });
     EXPECT_EQ(words, want) << pattern;
   }
+  for (const char* pattern : {"(?x)a b", "(?s:a.b)"}) {
+    const std::vector<PreTokenizerStep> steps = {{PreTokenizerStep::Kind::regex, pattern}};
+    expect_error(ErrorKind::model, "has the options \"", [&] { PreTokenizer{steps}; });
+  }
+}
+
+// As Hugging Face's tokenizers do.
+TEST(Tokenizer, AWordThatIsOneTokenIsSpelledInTheByteMap) {
+  TokenizerData data = byte_data({"\u4f60", map_bytes("\u597d")});
+  data.ignore_merges = true;
+  const Tokenizer tokenizer(data);
+  EXPECT_EQ(tokenizer.encode("\u4f60", false), (Ids{0xE4, 0xBD, 0xA0}));
+  EXPECT_EQ(tokenizer.encode("\u597d", false), (Ids{257}));
 }
 
 // U+00E9 is how the byte E9 is spelled.

@@ -1,0 +1,27 @@
+// JSON of records as a tree.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace jackscrew {
+
+// Keys are in the order of the file. A whole number beyond 64 bits, which would be another number
+// as a float, is binary: its digits.
+using RecordJson = nlohmann::ordered_json;
+
+// The most keys of an object: a tree finds each among all before it. Records have a few.
+inline constexpr size_t kMostKeys = 10'000;
+
+// The value that `text` is; nullopt, with the parser's complaint, where it is no JSON. Of equal
+// keys the last one counts. Throws Error(data) naming `place` for values that are nested too deep
+// and for objects of too many keys.
+std::optional<RecordJson> parse_json_tree(std::string_view text, const std::string& place,
+                                          std::string& complaint);
+
+// "number", "string" ...
+const char* kind_name(const RecordJson& value);
+
+}  // namespace jackscrew

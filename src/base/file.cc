@@ -95,12 +95,11 @@ void put_in_place(const fs::path& made, const fs::path& final_path) {
   const fs::path replaced = made.string() + ".old";
   std::error_code ignored;
   fs::remove_all(replaced, ignored);
-  if (::rename(final_path.c_str(), replaced.c_str()) != 0) {
-    fail_system(ErrorKind::generic, "move away", final_path);
-  }
+  const bool stood = ::rename(final_path.c_str(), replaced.c_str()) == 0;
+  if (!stood && errno != ENOENT) fail_system(ErrorKind::generic, "move away", final_path);
   if (::rename(made.c_str(), final_path.c_str()) != 0) {
     const int code = errno;
-    static_cast<void>(::rename(replaced.c_str(), final_path.c_str()));
+    if (stood) static_cast<void>(::rename(replaced.c_str(), final_path.c_str()));
     errno = code;
     fail_system(ErrorKind::generic, "rename to", final_path);
   }

@@ -89,7 +89,7 @@ class GaloreLearner : public Learner {
   }
 
   void reserve(Context&) override {
-    schedule();
+    plan_refreshes();
     // Where the number of steps is not known yet, for whatever gap it leads to.
     const int64_t longest = settings_.max_steps == 0 ? settings_.gap_of(kLongRun) : gap_;
     const std::vector<Turn> all = turns();
@@ -102,7 +102,7 @@ class GaloreLearner : public Learner {
   void begin_run(int64_t total_steps) override {
     total_steps_ = total_steps;
     if (settings_.max_steps == 0) gap_ = settings_.gap_of(total_steps);
-    schedule();
+    plan_refreshes();
   }
 
   bool begin_step(Context& context, int64_t step) override {
@@ -190,9 +190,8 @@ class GaloreLearner : public Learner {
  private:
   int64_t window() const { return settings_.window_of(gap_); }
 
-  // The steps by which a matrix' refreshes come after those of the first matrix. Gaps grow by
-  // doubling, so that this stays the same modulo the gap.
-  int64_t offset(const GaloreSlot& slot) const { return offset(place_of(slot), gap_); }
+  // The steps by which the refreshes of the matrix at a place come after those of the first matrix.
+  // Gaps grow by doubling, so that this stays the same modulo the gap.
   int64_t offset(int64_t place, int64_t gap) const {
     return settings_.stagger ? gap * place / static_cast<int64_t>(places_.size()) : 0;
   }
@@ -200,10 +199,10 @@ class GaloreLearner : public Learner {
     return static_cast<int64_t>(places_.at(slot.name()));
   }
 
-  void schedule() {
+  void plan_refreshes() {
     refreshes_.clear();
     for (const GaloreSlot* slot : slots_) {
-      refreshes_.push_back({.gap = gap_, .next = window() + offset(*slot)});
+      refreshes_.push_back({.gap = gap_, .next = window() + offset(place_of(*slot), gap_)});
     }
   }
 
@@ -212,7 +211,7 @@ class GaloreLearner : public Learner {
     const auto times = static_cast<uint64_t>(schedule.gap / gap_);
     const bool gap = schedule.gap % gap_ == 0 &&
                      (settings_.lazy_overlap > 0.0 ? std::has_single_bit(times) : times == 1);
-    return gap && (schedule.next - window() - offset(slot)) % gap_ == 0;
+    return gap && (schedule.next - window() - offset(place_of(slot), gap_)) % gap_ == 0;
   }
 
   // A run that goes on with another gap or window, or other turns, takes them from `step` on: a
@@ -223,7 +222,7 @@ class GaloreLearner : public Learner {
     for (size_t i = 0; i < slots_.size(); ++i) {
       RefreshSchedule& schedule = refreshes_[i];
       if (is_own(*slots_[i], schedule)) continue;
-      const int64_t turn = offset(*slots_[i]);
+      const int64_t turn = offset(place_of(*slots_[i]), gap_);
       const int64_t gaps = ceil_div(std::max<int64_t>(0, step - turn), gap_);
       slots_[i]->close_window();
       schedule = {.gap = gap_, .next = window() + turn + gaps * gap_, .done = schedule.done};

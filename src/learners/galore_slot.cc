@@ -101,9 +101,7 @@ void GaloreSlot::visit(const StateVisitor& visitor) const {
   visitor(projected_.state(name()));
   visitor({name() + ".projection", StateRole::moment, basis_.view(), true});
   if (in_window()) {
-    StateRef window = window_.state(name());
-    window.name = name() + ".window";
-    window.role = StateRole::window;
+    StateRef window = window_.window_state(name() + ".window");
     window.save = true;
     visitor(window);
   }

@@ -36,6 +36,16 @@ class GradientBuffer {
     for (const OwnedTensor& sum : lane_sums_) state.lane_sums.push_back(sum.view());
     return state;
   }
+  // The same of a window, the last of whose tensors is for what it held before the step.
+  StateRef window_state(const std::string& name) const {
+    StateRef window = state(name);
+    window.name = name;
+    window.role = StateRole::window;
+    if (window.lane_sums.empty()) return window;
+    window.before_step = window.lane_sums.back();
+    window.lane_sums.pop_back();
+    return window;
+  }
 
  private:
   OwnedTensor own_;

@@ -81,6 +81,10 @@ struct LearnerContext {
   // window.
   int64_t lane_sums = 0, window_lane_sums = 0;
   SumOverStages sum_over_stages = [](const std::function<double(double)>& add) { return add(0.0); };
+  // Whether another stage holds the weight as well, and adds what is measured of it to such sums.
+  std::function<bool(const WeightSpec&)> is_measured_elsewhere = [](const WeightSpec&) {
+    return false;
+  };
   // The token ids of a text. Throws Error(model) where the model has no tokenizer.
   std::function<std::vector<int32_t>(const std::string& text)> encode = {};
   double learning_rate = 0.0;  // of the run, before its schedule

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kMostRank = 4096;
+constexpr int64_t kMostRank = 4096;
 constexpr double kMostAlpha = 1e6;
 
 constexpr std::array<OptionSpec, 12> kLoraOptions = {{
@@ -62,6 +62,13 @@ void check_start_options(const OptionSet& options) {
   const std::string& start = options.text("lora_init");
   const bool original = !options.text("lora_original_model").empty();
   if (start == "default" && original) {
+    const std::string& origin = options.origin("lora_init");
+    if (origin == options.text("adapter")) {
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("lora_original_model is set, but the adapter {} goes on as it is", origin),
+          "leave lora_original_model out: an adapter that is loaded is not begun again");
+    }
     throw Error(ErrorKind::usage, "lora_original_model is set, but lora_init is default",
                 "lora_init=loftq begins with what rounding took from the weights");
   }
@@ -243,7 +250,16 @@ void LoraSettings::check_start(std::span<const WeightSpec> weights) const {
   if (start_ == LoraStart::standard) return;
   for (const WeightSpec& weight : weights) {
     const std::optional<LoraShape> shape = shape_of(weight);
-    if (!shape || shape->rank <= std::min(weight.rows, weight.cols)) continue;
+    if (!shape) continue;
+    if (const int64_t saved = saved_ranks() * shape->rank; saved > kMostRank) {
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("lora_init={}: the adapter of {} is saved with twice its rank, {}, and "
+                      "an adapter may have {}",
+                      start_name_, weight.path(), saved, kMostRank),
+          fmt::format("lower its rank to {} or less", kMostRank / saved_ranks()));
+    }
+    if (shape->rank <= std::min(weight.rows, weight.cols)) continue;
     throw Error(ErrorKind::usage,
                 fmt::format("lora_init={}: rank {} is more than {} of {} x {} has", start_name_,
                             shape->rank, weight.path(), weight.rows, weight.cols),
@@ -267,12 +283,10 @@ bool LoraSettings::trains_whole(const WeightSpec& weight) const {
 json LoraSettings::to_peft() const {
   std::vector<std::string> names = targets_.names();
   std::sort(names.begin(), names.end());
-  // With PiSSA the saved adapter contains its initial value, subtracted: twice the rank at the same
-  // scale.
-  const double ranks = start_ == LoraStart::pissa ? 2.0 : 1.0;
+  const auto ranks = static_cast<double>(saved_ranks());
   const double alphas = use_rslora_ ? std::sqrt(ranks) : ranks;
   json out = {{"peft_type", "LORA"},
-              {"r", static_cast<int64_t>(ranks) * rank_},
+              {"r", saved_ranks() * rank_},
               {"lora_alpha", number_json(alphas * alpha_)},
               {"lora_dropout", dropout_},
               {"target_modules", names.empty() ? json(targets_.expression()) : json(names)},

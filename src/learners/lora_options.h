@@ -58,6 +58,9 @@ class LoraSettings {
   void check_patterns(const Modules& modules) const;
   void check_scales(std::span<const WeightSpec> weights) const;
   void check_start(std::span<const WeightSpec> weights) const;
+  // What ranks are multiplied by where the adapter is saved: with PiSSA it contains its initial
+  // value, subtracted, at the same scale.
+  int64_t saved_ranks() const { return start_ == LoraStart::pissa ? 2 : 1; }
 
   int64_t rank_;
   double alpha_;

@@ -46,7 +46,9 @@ Master::Master(Memory& memory, const std::string& name, int64_t rows, int64_t co
       values_(allocate()) {}
 
 OwnedTensor Master::allocate() const {
-  return {*memory_, Purpose::masters, dtype_, {rows_, cols_}};
+  OwnedTensor values(*memory_, Purpose::masters, dtype_, {rows_, cols_});
+  memory_->expect_replacement(values.view());
+  return values;
 }
 
 void Master::fetch(Context& context, int64_t begin, int64_t end, const Tensor& to,

@@ -42,11 +42,7 @@ class ProductParameterSlot : public LearnerSlot {
 
   void visit(const StateVisitor& visitor) const override {
     inner_->visit(visitor);
-    if (start_.empty()) return;
-    StateRef start = start_.state(weight_.name());
-    start.name = weight_.name() + ".start";
-    start.role = StateRole::window;
-    visitor(start);
+    if (!start_.empty()) visitor(start_.window_state(weight_.name() + ".start"));
   }
 
  private:

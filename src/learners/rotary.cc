@@ -22,7 +22,11 @@ namespace jackscrew {
 
 namespace {
 
-constexpr size_t kStateSteps = 2;
+// What checkpoints keep before the state of the rotation: their bytes are these.
+struct RotationPace {
+  int64_t next_rotation = 0;  // the step before which it happens
+  int64_t steps_per_rotation = 0;
+};
 
 struct Group {
   std::string name;
@@ -71,7 +75,9 @@ class RotaryLearner : public Learner {
     memory_ = &context.memory;
     sum_over_stages_ = context.sum_over_stages;
     (weight.as_f32().empty() ? has_rounded_ : has_exact_) = true;
-    auto slot = std::make_unique<RotarySlot>(context, weight, options_.slots);
+    RotarySlot::Settings settings = options_.slots;
+    settings.score = settings.score && !context.is_measured_elsewhere(weight.spec());
+    auto slot = std::make_unique<RotarySlot>(context, weight, settings);
     groups_[group_numbers_.at(options_.group_of(weight.spec()).name)].slots.push_back(slot.get());
     return slot;
   }
@@ -221,21 +227,21 @@ class RotaryLearner : public Learner {
     return {bytes, DType::u8, {static_cast<int64_t>(state_.size())}};
   }
 
-  // The bytes that checkpoints keep: the step of the next rotation, the steps between two, and the
-  // state of rotation_.
   void save_state() {
-    const int64_t steps[kStateSteps] = {next_rotation_, steps_per_rotation_};
-    std::memcpy(state_.data(), steps, sizeof steps);
-    rotation_->save(std::span(state_).subspan(sizeof steps));
+    const RotationPace pace{next_rotation_, steps_per_rotation_};
+    std::memcpy(state_.data(), &pace, sizeof pace);
+    rotation_->save(std::span(state_).subspan(sizeof pace));
   }
   void restore_state() {
-    int64_t steps[kStateSteps];
-    std::memcpy(steps, state_.data(), sizeof steps);
-    if (steps[0] < 0 || steps[1] < 1) fail(ErrorKind::model, "the rotation state is damaged");
-    rotation_->restore(std::span(state_).subspan(sizeof steps));
-    next_rotation_ = steps[0];
+    RotationPace pace;
+    std::memcpy(&pace, state_.data(), sizeof pace);
+    if (pace.next_rotation < 0 || pace.steps_per_rotation < 1) {
+      fail(ErrorKind::model, "the rotation state is damaged");
+    }
+    rotation_->restore(std::span(state_).subspan(sizeof pace));
+    next_rotation_ = pace.next_rotation;
     // A run that is resumed with more steps keeps its pace.
-    if (!options_.steps_per_rotation) steps_per_rotation_ = steps[1];
+    if (!options_.steps_per_rotation) steps_per_rotation_ = pace.steps_per_rotation;
   }
 
   // Whether the weight takes turns, rather than learning always or never. Parameters of products
@@ -273,7 +279,7 @@ class RotaryLearner : public Learner {
     rotation_.emplace(sizes, parts,
                       RotationOptions{options_.order, active_elements_, options_.churn, seed_});
     windows_of_a_round_ = rotation_->windows_of_a_round(4 * static_cast<int64_t>(groups_.size()));
-    state_.resize(kStateSteps * sizeof(int64_t) + static_cast<size_t>(rotation_->state_bytes()));
+    state_.resize(sizeof(RotationPace) + static_cast<size_t>(rotation_->state_bytes()));
     save_state();
     for (const Group& group : groups_) {
       for (RotarySlot* slot : group.slots) {

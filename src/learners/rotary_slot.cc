@@ -33,7 +33,7 @@ RotarySlot::RotarySlot(const LearnerContext& context, Weight& weight, const Sett
   context.original(weight, original.view());
   Context run{context.ops, context.scratch, context.scalars, true};
   master_->store(run, original.view());
-  if (settings.master != DType::f32) encode_master(run);
+  encode_master(run);
 }
 
 void RotarySlot::backward(const Gradient& g, const Tensor*) {
@@ -173,6 +173,7 @@ void RotarySlot::will_need() {
 }
 
 double RotarySlot::gradient_score(Context& context) const {
+  if (!settings_.score) return 0.0;
   double squares = 0.0;
   context.ops.copy(Tensor(&squares, DType::f64, {1}), squares_.view());
   return squares;

@@ -62,8 +62,8 @@ class RotarySlot : public LearnerSlot {
     if (master_ && !learns()) master_->detach_file();
   }
 
-  // The sum of the squared gradients, before clipping, of all steps since the weight became active.
-  // Requires Settings::score.
+  // The sum of the squared gradients, before clipping, of all steps since the weight became active;
+  // 0 without Settings::score.
   double gradient_score(Context& context) const;
   // Says whether the weight has been active before: its kept moments, if any, are then visited, so
   // that a checkpoint can fill them.

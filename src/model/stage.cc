@@ -220,6 +220,10 @@ void Stage::loss_of_targets(Context& context, const Batch& batch, const Tensor& 
     const int64_t end = std::min(rows, begin + chunk);
     loss_chunk(context, batch, begin, end, head, hidden, losses.columns(begin, end), d);
   }
+  // The last chunk of another batch may be one row, for which products may need other memory.
+  if (context.ops.plans_only()) {
+    loss_chunk(context, batch, 0, 1, head, hidden, losses.columns(0, 1), d);
+  }
   context.ops.launch(
       SumInto{losses.data<float>(),
               context.scalars == nullptr ? nullptr : &context.scalars->loss_sum, rows},

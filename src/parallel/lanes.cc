@@ -6,15 +6,6 @@
 
 namespace jackscrew {
 
-namespace {
-
-// With one lane a window simply accumulates from step to step.
-bool is_put_aside(const StateRef& state) {
-  return state.role == StateRole::window && !state.lane_sums.empty();
-}
-
-}  // namespace
-
 std::vector<Tensor> LaneSums::tensors() const {
   std::vector<Tensor> out;
   for (const StateRef& state : accumulated_) out.push_back(state.view);
@@ -25,8 +16,9 @@ void LaneSums::begin_step(Ops& ops) {
   ended_ = 0;
   waiting_ = 0;
   for (const StateRef& state : accumulated_) {
-    if (!is_put_aside(state)) continue;
-    ops.copy(state.lane_sums.back(), state.view);
+    // With one lane a window simply accumulates from step to step.
+    if (state.before_step.empty()) continue;
+    ops.copy(state.before_step, state.view);
     ops.zero(state.view);
   }
 }
@@ -49,7 +41,7 @@ void LaneSums::end_lane(Ops& ops, bool last) {
 
 void LaneSums::end_step(Ops& ops) {
   for (const StateRef& state : accumulated_) {
-    if (is_put_aside(state)) add_scaled(ops, state.view, state.lane_sums.back());
+    if (!state.before_step.empty()) add_scaled(ops, state.view, state.before_step);
   }
 }
 

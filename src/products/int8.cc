@@ -56,6 +56,10 @@ class Int8Product : public Product {
   }
 
   void add_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const override {
+    if (is_single_token(g.x)) {
+      f32_product().add_dx(g, dx, accumulate);
+      return;
+    }
     Context& context = g.context();
     Accumulate now = accumulate;
     for_panels(context, g.weight(), [&](const Int8Rows& panel, int64_t begin, int64_t end) {

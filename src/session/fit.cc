@@ -45,6 +45,12 @@ int64_t beside_the_ledger(int64_t booked) {
   return (int64_t{32} << 20) + booked / 256;
 }
 
+// Whether the user has said what the run may take of the machine's memory: what is free is then the
+// user's business.
+bool budgets_machine(const Recipe& recipe, const Device& device) {
+  return device.own_memory() ? recipe.host_memory.has_value() : recipe.device_memory.has_value();
+}
+
 }  // namespace
 
 std::optional<Fit> fastest_fit(const Recipe& recipe, const ModelFiles& files) {
@@ -64,9 +70,12 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
     return fmt::format("this run needs {} ({})", human_bytes(peak, available),
                        purposes_text(plan.ledger));
   };
+  const auto needed_on_host = [&](int64_t available) {
+    return fmt::format("this run needs {} on the host{}", human_bytes(host, available),
+                       host > 0 ? fmt::format(" ({})", purposes_text(plan.host)) : "");
+  };
   if (budget.host && host > *budget.host) {
-    refuse(fmt::format("this run needs {} on the host ({}), budget {} (host_memory)",
-                       human_bytes(host, *budget.host), purposes_text(plan.host),
+    refuse(fmt::format("{}, budget {} (host_memory)", needed_on_host(*budget.host),
                        human_bytes(*budget.host, host)));
   }
   if (budget.device && peak > *budget.device) {
@@ -74,40 +83,45 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
                        human_bytes(*budget.device, peak)));
   }
   const auto device = open_device(recipe);
-  if (const auto own = device->bookable_memory()) {
-    if (budget.device || peak <= *own) return;
-    budget.device = own;
+  const std::optional<int64_t> own = device->bookable_memory();
+  if (own && !budget.device) budget.device = own;
+  if (own && peak > *budget.device) {
     refuse(fmt::format("{}, but only {} is free on {}", needed(*own), human_bytes(*own, peak),
                        device->name()));
   }
+  // What lies in the machine's memory; beside a GPU that is what the host keeps.
+  const int64_t in_machine = own ? host : peak + host;
+  std::optional<int64_t>& of_machine = own ? budget.host : budget.together;
   const auto all_needed = [&](int64_t available) {
+    if (own) return needed_on_host(available);
     return needed(available) +
            (host > 0 ? fmt::format(" and {} for masters", human_bytes(host)) : "");
   };
   // Checked even with a budget: a process that exceeds a memory limit is killed.
-  const int64_t beside = beside_the_ledger(peak + host);
-  if (const auto limit = memory_limit(); limit && peak + host + beside > limit->available) {
-    budget.together = std::max<int64_t>(0, limit->available - beside);
+  const int64_t beside = beside_the_ledger(in_machine);
+  if (const auto limit = memory_limit(); limit && in_machine + beside > limit->available) {
+    of_machine = std::max<int64_t>(0, limit->available - beside);
     refuse(fmt::format("{} and {} of its own, but only {} is left of the memory limit of {} ({})",
                        all_needed(limit->available), human_bytes(beside),
                        human_bytes(limit->available), human_bytes(limit->bytes),
                        limit->group.string()));
   }
-  const int64_t available = budget.device ? 0 : available_memory_bytes();
-  if (available == 0 || peak + host <= available) return;
-  budget.together = available;
+  const int64_t available = budgets_machine(recipe, *device) ? 0 : available_memory_bytes();
+  if (available == 0 || in_machine <= available) return;
+  of_machine = available;
   refuse(fmt::format("{}, but only {} is free on this machine", all_needed(available),
-                     human_bytes(available, peak)));
+                     human_bytes(available, in_machine)));
 }
 
 MachineMemory machine_memory(const Recipe& recipe, const SessionPlan& plan) {
-  const bool beside = open_device(recipe)->own_memory().has_value();
+  const auto device = open_device(recipe);
+  const bool beside = device->own_memory().has_value();
   MachineMemory out;
   out.needed = plan.host.peak + (beside ? 0 : plan.ledger.peak);
   out.needed += beside_the_ledger(out.needed);
   if (const auto limit = memory_limit()) out.available = limit->available;
   const int64_t available = available_memory_bytes();  // 0: not known
-  if (!recipe.device_memory && available > 0) {
+  if (!budgets_machine(recipe, *device) && available > 0) {
     out.available = std::min(available, out.available.value_or(available));
   }
   return out;

@@ -22,8 +22,9 @@ struct Fit {
 std::optional<Fit> fastest_fit(const Recipe& recipe, const ModelFiles& files);
 
 // Throws Error(does_not_fit) unless the plan fits, with a change that would make it fit as the
-// hint. Without a device_memory, the device's free memory is the limit or, where the device
-// computes in the host's memory, the machine's free memory for both together.
+// hint. Without a device_memory, the device's free memory is the limit and, unless there is a
+// host_memory, the machine's free memory for what lies beside it; where the device computes in the
+// host's memory, the machine's free memory for both together.
 void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                  const SessionPlan& plan);
 

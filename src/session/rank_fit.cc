@@ -92,8 +92,8 @@ std::optional<RanksFit> with_fitting_split(const Recipe& recipe, const ModelFile
   return fit;
 }
 
-std::optional<RanksFit> try_settings(const Recipe& recipe, const ModelFiles& files, int ranks,
-                                     const std::string& settings) {
+std::optional<RanksFit> fit_with(const Recipe& recipe, const ModelFiles& files, int ranks,
+                                 const std::string& settings) {
   try {
     RanksFit fit;
     fit.recipe = with_settings(recipe, settings);
@@ -106,8 +106,8 @@ std::optional<RanksFit> try_settings(const Recipe& recipe, const ModelFiles& fil
   }
 }
 
-std::optional<RanksFit> fastest_of_method(const Recipe& recipe, const ModelFiles& files,
-                                          int ranks) {
+std::optional<RanksFit> fastest_arrangement(const Recipe& recipe, const ModelFiles& files,
+                                            int ranks) {
   std::vector<Choice> choices;
   for (const Position& arrangement : arrangements(recipe, ranks)) {
     const Recipe arranged = with_settings(recipe, arrangement.settings);
@@ -118,7 +118,7 @@ std::optional<RanksFit> fastest_of_method(const Recipe& recipe, const ModelFiles
   }
   sort_by_cost(choices);
   for (const Choice& choice : choices) {
-    auto fit = try_settings(recipe, files, ranks, choice.settings);
+    auto fit = fit_with(recipe, files, ranks, choice.settings);
     if (!fit) continue;
     fit->settings = last_of_each(join_settings(choice.settings, fit->settings));
     return fit;
@@ -130,7 +130,7 @@ std::optional<RanksFit> fastest_of_method(const Recipe& recipe, const ModelFiles
 
 std::optional<RanksFit> fastest_fit(const Recipe& recipe, const ModelFiles& files, int ranks) {
   return of_first_method(recipe, files,
-                         [&](const Recipe& one) { return fastest_of_method(one, files, ranks); });
+                         [&](const Recipe& one) { return fastest_arrangement(one, files, ranks); });
 }
 
 }  // namespace jackscrew

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "base/map_guard.h"
@@ -242,6 +241,7 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
       waiting_lane_sums(layout.lanes_of_replica()),
       waiting_lane_sums(layout.lanes_of_replica()) + (layout.lanes > 1 ? 1 : 0),
       [this](const std::function<double(double)>& add) { return peers_->sum_over_stages(add); },
+      [this](const WeightSpec& weight) { return is_measured_elsewhere(weight); },
       [&](const std::string& text) {
         return make_tokenizer(recipe.tokenizer, files).encode(text, false);
       },
@@ -301,9 +301,10 @@ void Session::visit(const StateVisitor& visitor) const {
 void Session::watch_gradients() {
   std::vector<Tensor> gradients;
   std::vector<StateRef> accumulated;
+  const std::set<std::string> elsewhere = measured_elsewhere();
   stage_->visit([&](const StateRef& state) {
     const bool gradient = state.role == StateRole::gradient && !learner_->updates_in_backward();
-    if (gradient && !norm_counted_on_first_stage(state)) gradients.push_back(state.view);
+    if (gradient && !elsewhere.contains(state.name)) gradients.push_back(state.view);
     if (gradient || state.role == StateRole::window) accumulated.push_back(state);
   });
   norm_->watch(std::move(gradients));

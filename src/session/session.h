@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -60,7 +61,9 @@ struct SessionPlan {
   int64_t mapped_bytes = 0;  // the part of weight_bytes that stays in file maps
   bool recompute = false;    // what gradient_checkpointing=auto came to
   int64_t gradients = 0;     // how many tensors learn, now or later
-  Traffic sent;              // in a step of full micro-batches
+  // This is an end of a pipeline, and the embedding, which the other end holds as well, learns.
+  bool updates_tied = false;
+  Traffic sent;  // in a step of full micro-batches
 };
 
 // Throws Error(usage) where a model has no gradients. A stage of it may have none.
@@ -233,12 +236,13 @@ class Session {
   double read_sum(size_t offset);
   void write_sum(size_t offset, double sum);
   void apply_parts(const WeightDecay& weight_decay);
+  bool is_measured_elsewhere(const WeightSpec& weight) const;
+  std::set<std::string> measured_elsewhere() const;
   void visit_tied(const StateVisitor& visitor) const;
   std::vector<Tensor> tied_gradients() const;
   bool updates_tied() const;
   Tensor compute_logits(std::span<const int32_t> ids, int64_t rows, bool use_cache);
   void require_one_update_of_tied() const;
-  bool norm_counted_on_first_stage(const StateRef& state) const;
   bool begin_step(Context& run, int64_t step);
   void watch_gradients();
   // The work that is repeated: the first number of its key.

@@ -145,6 +145,23 @@ void Session::visit_tied(const StateVisitor& visitor) const {
   }
 }
 
+// The gradient of a tied embedding, of which both ends have the sum, counts on the first stage
+// only. The last stage holds an embedding only where it is tied.
+bool Session::is_measured_elsewhere(const WeightSpec& weight) const {
+  const Place& place = use_.place;
+  return !place.is_first() && place.is_last() && weight.kind == WeightKind::embedding;
+}
+
+// The names of the states of such weights.
+std::set<std::string> Session::measured_elsewhere() const {
+  std::set<std::string> names;
+  for (const auto& parameter : stage_->parameters()) {
+    if (!is_measured_elsewhere(parameter->weight->spec())) continue;
+    parameter->slot->visit([&](const StateRef& state) { names.insert(state.name); });
+  }
+  return names;
+}
+
 std::vector<Tensor> Session::tied_gradients() const {
   std::vector<Tensor> gradients;
   visit_tied([&](const StateRef& state) {
@@ -169,15 +186,6 @@ void Session::require_one_update_of_tied() const {
               "with update=fused each end of a pipeline would update the embedding, which is the "
               "head as well, by its own part of the gradient",
               "set update=after (max_grad_norm_of=model), or train on one stage");
-}
-
-// A tied gradient counts towards the norm on the first stage only.
-bool Session::norm_counted_on_first_stage(const StateRef& state) const {
-  if (use_.place.is_first()) return false;
-  for (const Tensor& tied : tied_gradients()) {
-    if (tied.raw() == state.view.raw() && !ops_->plans_only()) return true;
-  }
-  return false;
 }
 
 Tensor Session::pass_through(Context& run, InFlight& flight, KvCache* cache) {

@@ -68,7 +68,10 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
     plan.weight_bytes += parameter->weight->storage().bytes.bytes();
   }
   plan.mapped_bytes = mapped_bytes(*booked.stage_);
-  if (use.training) plan.gradients = std::ssize(booked.gradient_sizes());
+  if (use.training) {
+    plan.gradients = std::ssize(booked.gradient_sizes());
+    plan.updates_tied = booked.updates_tied();
+  }
   plan.sent = booked.rehearse_work();
   plan.sent.stream = checked_mul(plan.sent.stream, recipe.gradient_accumulation_steps);
   plan.ledger = booked.memory_->ledger();

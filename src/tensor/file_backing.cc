@@ -39,7 +39,7 @@ DirectoryHandle make_anew(const fs::path& directory) {
 FileBacking::FileBacking(const fs::path& directory) : directory_(make_anew(directory)) {}
 
 FileBacking::~FileBacking() {
-  for (const auto& [data, name] : names_) remove(name);
+  for (const auto& [data, piece] : pieces_) remove(piece.name);
   for (const auto& [bytes, names] : spares_) {
     for (const std::string& name : names) remove(name);
   }
@@ -98,15 +98,15 @@ void* FileBacking::acquire(size_t bytes) {
   }
   guard_map(data, bytes, directory_.shown() / name);
   if (!is_new) std::memset(data, 0, bytes);
-  names_[data] = std::move(name);
+  pieces_[data] = {std::move(name)};
   return data;
 }
 
 void FileBacking::release(void* data, size_t bytes) {
   unguard_map(data);  // before others get these addresses
   ::munmap(data, bytes);
-  std::string name = std::move(names_[data]);
-  names_.erase(data);
+  std::string name = std::move(pieces_[data].name);
+  pieces_.erase(data);
   struct stat info {};
   const bool shared =
       ::fstatat(directory_.descriptor(), name.c_str(), &info, 0) != 0 || info.st_nlink > 1;
@@ -116,19 +116,24 @@ void FileBacking::release(void* data, size_t bytes) {
 }
 
 fs::path FileBacking::file_of(const void* data) const {
-  const auto found = names_.find(data);
-  return found == names_.end() ? fs::path() : directory_.shown() / found->second;
+  const auto found = pieces_.find(data);
+  return found == pieces_.end() ? fs::path() : directory_.shown() / found->second.name;
 }
 
 void FileBacking::will_need(const void* data, size_t bytes) {
   ::madvise(const_cast<void*>(data), bytes, MADV_WILLNEED);
 }
 
+void FileBacking::expect_replacement(const void* data) {
+  pieces_.at(data).is_replaced = true;
+}
+
 void FileBacking::reserve(Replaced replaced) {
   const auto before = std::exchange(wanted_spares_, {});
-  for (const auto& [data, name] : names_) {
+  for (const auto& [data, piece] : pieces_) {
     struct stat info {};
-    if (::fstatat(directory_.descriptor(), name.c_str(), &info, 0) != 0) continue;
+    if (!piece.is_replaced) continue;
+    if (::fstatat(directory_.descriptor(), piece.name.c_str(), &info, 0) != 0) continue;
     size_t& wanted = wanted_spares_[static_cast<size_t>(info.st_size)];
     wanted = replaced == Replaced::each ? std::max<size_t>(wanted, 1) + 1 : 1;
   }

@@ -24,11 +24,12 @@ class FileBacking : public Backing {
   void release(void* data, size_t bytes) override;
   fs::path file_of(const void* data) const override;
   void will_need(const void* data, size_t bytes) override;
+  void expect_replacement(const void* data) override;
 
-  // Makes sure that pieces can be replaced by others of their size, acquired before the old ones
-  // are released, however full the disk becomes: one at a time, or, if all files are about to get a
-  // second name, each of them once in addition. Spare files hold the space. Throws Error(generic)
-  // if the disk does not have it.
+  // Makes sure that the pieces of which expect_replacement() told can be replaced, however full the
+  // disk becomes: one at a time, or, if their files are about to get a second name, each of them
+  // once in addition. Spare files hold the space. Throws Error(generic) if the disk does not have
+  // it.
   enum class Replaced { one_at_a_time, each };
   void reserve(Replaced replaced);
 
@@ -40,7 +41,11 @@ class FileBacking : public Backing {
 
   DirectoryHandle directory_;
   int64_t next_ = 0;
-  std::map<const void*, std::string> names_;           // by address
+  struct Piece {
+    std::string name;  // of its file
+    bool is_replaced = false;
+  };
+  std::map<const void*, Piece> pieces_;                // by address
   std::map<size_t, std::vector<std::string>> spares_;  // by size
   std::map<size_t, size_t> wanted_spares_;             // by size
 };

@@ -164,6 +164,10 @@ void Memory::will_need(const Tensor& tensor) {
   }
 }
 
+void Memory::expect_replacement(const Tensor& tensor) {
+  if (tensor.raw() != nullptr) backing_->expect_replacement(tensor.raw());
+}
+
 Arena::Arena(Memory& memory, Purpose purpose, int64_t capacity)
     : buffer_(memory.allocate(purpose, capacity)) {}
 

@@ -49,6 +49,9 @@ class Backing {
   virtual fs::path file_of(const void*) const { return {}; }
   // These bytes will be read soon.
   virtual void will_need(const void*, size_t) {}
+  // A piece that acquire() returned will be replaced by another of its size, acquired before this
+  // one is released.
+  virtual void expect_replacement(const void*) {}
 };
 
 // Zeroed anonymous pages, 2 MiB-aligned and offered as huge pages when large.
@@ -109,6 +112,7 @@ class Memory {
   // See Backing.
   fs::path file_of(const void* data) const { return backing_->file_of(data); }
   void will_need(const Tensor& tensor);
+  void expect_replacement(const Tensor& tensor);
 
   void set_phase(const std::string& phase) { ledger_.phase = phase; }
   const Ledger& ledger() const { return ledger_; }

@@ -211,7 +211,7 @@ SessionPlan Crew::rehearse() {
                      fmt::join(others, ", ")));
   }
   require_learning(recipe_.learner, gradients);
-  require_alike(all, layout());
+  require_alike(all, layout(), plan.updates_tied);
   require_fit_together(memory);
   return plan;
 }

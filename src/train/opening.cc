@@ -51,29 +51,36 @@ void require_same_files(const RankFacts& first, const RankFacts& own) {
   require("tokenizer", first.tokenizer, own.tokenizer);
 }
 
-void require_alike(std::span<const RankFacts> ranks, const Layout& layout) {
-  const auto facts = [&](int rank) -> const RankFacts& { return ranks[static_cast<size_t>(rank)]; };
-  for (int rank = layout.stages; rank < layout.ranks(); ++rank) {
-    const int other = layout.rank_of(0, layout.stage_of(rank));
-    const RankFacts& own = facts(rank);
-    const RankFacts& first = facts(other);
+void require_alike(std::span<const RankFacts> ranks, const Layout& layout, bool updates_tied) {
+  // A pair of ranks that hold copies of `what`, and what to do where their devices differ.
+  const auto require = [&](int rank, int other, const char* what, const char* hint) {
+    const RankFacts& own = ranks[static_cast<size_t>(rank)];
+    const RankFacts& first = ranks[static_cast<size_t>(other)];
     const auto refuse = [&](const std::string& mine, const std::string& theirs,
-                            const std::string& hint) {
+                            const std::string& way_out) {
       throw Error(ErrorKind::device,
-                  fmt::format("rank {} would compute with {}, rank {} with {}: copies of the model "
+                  fmt::format("rank {} would compute with {}, rank {} with {}: copies of the {} "
                               "would drift apart",
-                              rank, mine, other, theirs),
-                  hint);
+                              rank, mine, other, theirs, what),
+                  way_out);
     };
     if (own.gpu != first.gpu) {
       refuse(own.gpu.empty() ? "its CPU" : own.gpu, first.gpu.empty() ? "its CPU" : first.gpu,
-             "give all copies of a stage the same device, or set pipeline_stages");
+             hint);
     }
-    if (own.isa == first.isa) continue;
+    if (own.isa == first.isa) return;
     const auto lower = std::min(parse_isa(own.isa), parse_isa(first.isa));
     refuse(own.isa, first.isa,
            fmt::format("set isa={}, which both have", isa_name(lower.value_or(IsaLevel::v3))));
+  };
+  for (int rank = layout.stages; rank < layout.ranks(); ++rank) {
+    require(rank, layout.rank_of(0, layout.stage_of(rank)), "model",
+            "give all copies of a stage the same device, or set pipeline_stages");
   }
+  if (!updates_tied) return;
+  require(layout.rank_of(0, layout.stages - 1), 0, "embedding, which is the head as well,",
+          "give the first and the last stage the same device, or let the embedding be: "
+          "method=lora");
 }
 
 std::vector<std::string> other_settings(const OptionSet& first, const OptionSet& own) {

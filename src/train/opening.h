@@ -31,9 +31,10 @@ RankFacts get_facts(MessageReader& in);
 void require_version(const std::string& first, const std::string& own);
 // Throws Error(model) where this rank reads another model or tokenizer than rank 0.
 void require_same_files(const RankFacts& first, const RankFacts& own);
-// `ranks` [ranks]. Throws Error(device) where copies of a stage would be computed by different
-// instruction sets or GPUs; those of different stages may be.
-void require_alike(std::span<const RankFacts> ranks, const Layout& layout);
+// `ranks` [ranks]. Throws Error(device) where copies of a weight would be updated by different
+// instruction sets or GPUs: those of a stage, and with `updates_tied` (SessionPlan) those of the
+// embedding at both ends of a pipeline. Other stages may differ.
+void require_alike(std::span<const RankFacts> ranks, const Layout& layout, bool updates_tied);
 
 // The names of the settings with which a rank was started and rank 0 was not. All ranks follow rank
 // 0's; how long to wait for others is each rank's own affair.

@@ -91,7 +91,7 @@ class Trainer {
       evaluate_now(first);
       // It may be the best one, and its checkpoint lie elsewhere.
       const bool is_here = fs::exists(checkpoint_path(output, first));
-      if (!is_here && must_save(first, false)) try_to_save(first);
+      if (!is_here && must_save(first, false, take_save_request())) try_to_save(first);
     }
     console_.style.check();
     has_begun_ = true;
@@ -271,7 +271,7 @@ class Trainer {
   bool stop_requested() const { return console_.stop != nullptr && console_.stop->load(); }
 
   // Requested by a signal, or by a file, which is removed.
-  bool save_requested() {
+  bool take_save_request() {
     std::error_code ignored;
     const fs::path* output = claim_->find();
     const bool by_file = output != nullptr && fs::remove(*output / kSaveTrigger, ignored);
@@ -289,8 +289,8 @@ class Trainer {
                                                            : checkpoint_path(claim_->path(), step);
   }
 
-  bool must_save(int64_t done, bool last) {
-    if (save_requested()) return true;
+  bool must_save(int64_t done, bool last, bool requested) const {
+    if (requested) return true;
     const bool best = watch_.best() && watch_.best()->step == done;
     if (recipe_.load_best_model_at_end && (best || last)) return true;
     return recipe_.save_steps > 0 && (last || done % recipe_.save_steps == 0);
@@ -332,7 +332,7 @@ class Trainer {
       }
       const bool complete = !pace_.evaluates_after(done) || evaluate_now(done);
       const bool last = complete && (done == total_steps_ || watch_.out_of_patience());
-      if (must_save(done, last)) try_to_save(done);
+      if (must_save(done, last, take_save_request())) try_to_save(done);
       if (stop_requested() && !last) stop(done);
     }
     if (done < total_steps_) say("stopped   " + watch_.why_stopped());

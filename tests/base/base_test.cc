@@ -1,7 +1,16 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -197,6 +206,34 @@ TEST_F(FileTest, DirectoryAppearsWholeOrNotAtAll) {
     EXPECT_EQ(read_text(directory_ / "out" / "x"), text);
   }
   EXPECT_EQ(names(), std::vector<std::string>{"out"});
+}
+
+// As on a file system that cannot exchange two names, for the rest of this process.
+void refuse_exchange() {
+  sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                          BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_renameat2, 0, 1),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program{4, filter};
+  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+  ASSERT_NE(::renameat2(AT_FDCWD, ".", AT_FDCWD, ".", RENAME_EXCHANGE), 0);
+  ASSERT_EQ(errno, EINVAL);
+}
+
+TEST_F(FileTest, DirectoryAppearsWhereNamesAreNotExchanged) {
+  const auto write = [&] {
+    refuse_exchange();
+    for (const char* text : {"1", "2"}) {
+      AtomicDirectory out(directory_ / "out");
+      write_text_atomic(out.path() / "x", text);
+      out.commit();
+    }
+    std::_Exit(HasFailure() ? 1 : 0);
+  };
+  EXPECT_EXIT(write(), ::testing::ExitedWithCode(0), "");
+  EXPECT_EQ(names(), std::vector<std::string>{"out"});
+  EXPECT_EQ(read_text(directory_ / "out" / "x"), "2");
 }
 
 TEST_F(FileTest, WhatOthersHaveBesideItStays) {

@@ -5,8 +5,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/process_memory.h"
 #include "cli/commands.h"
+#include "session/fit.h"
 #include "tests/support/device_run.h"
+#include "tests/support/errors.h"
 #include "tests/support/gpu.h"
 #include "tests/support/tiny_run.h"
 #include "tests/support/train_quietly.h"
@@ -133,6 +136,25 @@ TEST(GpuRun, TrainsByARecipe) {
   const std::string level = tiny.events("gpu", "start").front()["isa"];
   EXPECT_TRUE(level.starts_with("sm_")) << level;
   EXPECT_TRUE(fs::exists(tiny.path("gpu") / "adapter_model.safetensors"));
+}
+
+// What waits beside the GPU lies in the machine's memory.
+TEST(GpuRun, IsHeldAgainstTheMachinesMemory) {
+  SKIP_WITHOUT_GPU();
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const std::string settings =
+      "device=cuda:0 sequence_len=24 method=rotary active_params=50% storage=int8";
+  const Recipe recipe = make_recipe(settings_of(settings));
+  const SessionUse use = training_use(24);
+  SessionPlan plan = Session::rehearse(recipe, files, use);
+  require_fit(recipe, files, use, plan);
+  plan.host.peak = int64_t{1} << 49;
+  plan.host.at_peak[static_cast<size_t>(Purpose::masters)] = plan.host.peak;
+  expect_message(ErrorKind::does_not_fit, "this run needs 524288.00 GiB on the host (masters",
+                 [&] { require_fit(recipe, files, use, plan); });
+  // A budget is the user's word, but a process that exceeds a memory limit is killed.
+  const Recipe budgeted = make_recipe(settings_of(settings + " host_memory=600TiB"));
+  if (!memory_limit()) require_fit(budgeted, files, use, plan);
 }
 
 TEST(GpuRun, IsPlannedAgainstTheGpusMemory) {

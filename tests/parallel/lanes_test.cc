@@ -44,11 +44,13 @@ Floats tree(int64_t first, int64_t count, int64_t size) {
 Floats sum_lanes(Ops& ops, int64_t first, int64_t count, int64_t size, const Floats* past) {
   Floats gradient(static_cast<size_t>(size), 0.0f);
   if (past != nullptr) gradient = *past;
-  const int64_t waiting = waiting_lane_sums(count) + (past != nullptr ? 1 : 0);
-  std::vector<Floats> sums(static_cast<size_t>(waiting), Floats(static_cast<size_t>(size)));
+  std::vector<Floats> sums(static_cast<size_t>(waiting_lane_sums(count)),
+                           Floats(static_cast<size_t>(size)));
+  Floats before(static_cast<size_t>(size));
   StateRef state{"w", past != nullptr ? StateRole::window : StateRole::gradient, view_of(gradient),
                  false};
   for (Floats& sum : sums) state.lane_sums.push_back(view_of(sum));
+  if (past != nullptr) state.before_step = view_of(before);
   LaneSums lanes;
   lanes.watch({state});
   lanes.begin_step(ops);

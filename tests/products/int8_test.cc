@@ -283,14 +283,17 @@ TEST_F(Int8ProductTest, TheRestIsF32) {
   for (size_t i = 0; i < results.size(); ++i) {
     const Product& arithmetic = i == 0 ? product() : f32_product();
     const Tensor one = x.view().rows(0, 1);
-    Matrix y(1, 33), d(33, 70), left(70, 5), right(33, 5);
-    arithmetic.forward(run, arithmetic.prepare(run, one), weight, y.view(), Accumulate::no);
+    Matrix y(1, 33), dx(1, 70), d(33, 70), left(70, 5), right(33, 5);
+    const Operand operand = arithmetic.prepare(run, one);
+    arithmetic.forward(run, operand, weight, y.view(), Accumulate::no);
+    arithmetic.backward(run, operand, dy.view().rows(0, 1), weight)
+        .add_dx(dx.view(), Accumulate::no);
     const Gradient g =
         arithmetic.backward(run, arithmetic.prepare(run, x.view()), dy.view(), weight);
     g.add_dw(d.view());
     g.add_left(p.view(), left.view());
     g.add_right(q.view(), right.view());
-    for (const Matrix* m : {&y, &d, &left, &right}) {
+    for (const Matrix* m : {&y, &dx, &d, &left, &right}) {
       results[i].insert(results[i].end(), m->values.begin(), m->values.end());
     }
   }

@@ -209,6 +209,11 @@ TEST_F(LoraStartTest, WhatMakesNoSenseIsRefused) {
           {"lora_init=loftq", "lora_original_model=" + golden_path("gqa_tied").string(),
            "lora_rank=4"});
   refused("lora_init is default", {"lora_original_model=elsewhere"});
+  const std::string adapter = golden_path("lora").string();
+  const Recipe loaded = with_adapter_options(make_recipe(
+      {"method=lora", "lora_init=loftq", "lora_original_model=elsewhere", "adapter=" + adapter}));
+  expect_error(ErrorKind::usage, "the adapter " + adapter + " goes on as it is",
+               [&] { make_session(loaded, files_, training_use(batch_.tokens)); });
   refused("use_dora is true, but lora_init is pissa", {"lora_init=pissa", "use_dora=true"});
   refused("rank 64 is more than", {"lora_init=pissa", "lora_rank=64"});
   expect_error(ErrorKind::model, "nowhere", [&] {

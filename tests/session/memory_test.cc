@@ -1,6 +1,7 @@
 // Plans, budgets, and steps that allocate nothing.
 #include <gtest/gtest.h>
 
+#include "tests/cli/run_program.h"
 #include "tests/support/batches.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
@@ -113,6 +114,24 @@ TEST_F(MemoryTest, RecomputesWhenMemoryNeedsIt) {
   Session session(tight, files_, use, plan);
   session.accumulate(step({256, {{256}}}), 1e-3, 0);
   EXPECT_TRUE(session.update({}).finite);
+}
+
+// The head, which is most of this model, multiplies a single row in f32 panels.
+TEST_F(MemoryTest, ASingleTargetTakesNoMoreThanWasPlanned) {
+  const TemporaryDirectory directory("jackscrew_single_target");
+  const ModelFiles files = open_model(directory.file("config.json", R"({
+      "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 8000,
+      "hidden_size": 512, "intermediate_size": 32, "num_hidden_layers": 1,
+      "num_attention_heads": 8, "num_key_value_heads": 1, "max_position_embeddings": 128,
+      "tie_word_embeddings": true})"));
+  const Recipe recipe = make_recipe(
+      {"method=lora", "init=random", "storage=bf16", "product=int8", "device=cpu", "threads=1"});
+  const auto session = make_session(recipe, files, training_use(4));
+  MicroBatch micro = random_micro_batch(files.config.vocab_size, {4}, 1);
+  micro.targets = {-1, 7, -1, -1};
+  micro.target_count = 1;
+  session->accumulate(step_of({micro}), 1e-3, 0);
+  EXPECT_TRUE(session->update({}).finite);
 }
 
 TEST_F(MemoryTest, StepsAllocateNothing) {

@@ -45,9 +45,14 @@ class FileBackingRoomTest : public ::testing::Test {
   }
   ~FileBackingRoomTest() override { fs::remove_all(root_); }
 
+  static void* acquire_replaced(FileBacking& backing) {
+    void* piece = backing.acquire(kBytes);
+    backing.expect_replacement(piece);
+    return piece;
+  }
   // The next value in place of the last, as masters are stored.
   static void replace(FileBacking& backing, void*& data) {
-    void* next = backing.acquire(kBytes);
+    void* next = acquire_replaced(backing);
     const auto* bytes = static_cast<const uint8_t*>(next);
     EXPECT_TRUE(std::all_of(bytes, bytes + kBytes, [](uint8_t byte) { return byte == 0; }));
     std::memset(next, 7, kBytes);
@@ -60,7 +65,7 @@ class FileBackingRoomTest : public ::testing::Test {
 
 TEST_F(FileBackingRoomTest, PiecesAreReplacedOneAtATime) {
   FileBacking backing(directory_);
-  std::vector<void*> pieces = {backing.acquire(kBytes), backing.acquire(kBytes)};
+  std::vector<void*> pieces = {acquire_replaced(backing), acquire_replaced(backing)};
   {
     const NoRoom full;
     EXPECT_THROW(backing.acquire(kBytes), Error);
@@ -78,7 +83,7 @@ TEST_F(FileBackingRoomTest, PiecesAreReplacedOneAtATime) {
 
 TEST_F(FileBackingRoomTest, PiecesWithASecondNameAreReplacedOnceEach) {
   FileBacking backing(directory_);
-  std::vector<void*> pieces = {backing.acquire(kBytes), backing.acquire(kBytes)};
+  std::vector<void*> pieces = {acquire_replaced(backing), acquire_replaced(backing)};
   {
     const NoRoom full;
     EXPECT_THROW(backing.reserve(FileBacking::Replaced::each), Error);
@@ -95,11 +100,29 @@ TEST_F(FileBackingRoomTest, PiecesWithASecondNameAreReplacedOnceEach) {
   for (void* piece : pieces) backing.release(piece, kBytes);
 }
 
+// Such as moments that are kept beside masters: nothing links them, and they are written in place.
+TEST_F(FileBackingRoomTest, PiecesThatStayTakeNoRoomBesideTheirOwn) {
+  FileBacking backing(directory_);
+  std::vector<void*> pieces = {acquire_replaced(backing), backing.acquire(kBytes),
+                               backing.acquire(2 * kBytes)};
+  const auto files = [&] {
+    return std::distance(fs::directory_iterator(directory_), fs::directory_iterator());
+  };
+  EXPECT_EQ(files(), 3);
+  backing.reserve(FileBacking::Replaced::each);
+  EXPECT_EQ(files(), 3 + 2) << "one for the piece that gets a second name, one for its successor";
+  backing.reserve(FileBacking::Replaced::one_at_a_time);
+  EXPECT_EQ(files(), 3 + 1);
+  backing.release(pieces[2], 2 * kBytes);
+  EXPECT_EQ(files(), 2 + 1);
+  for (int i = 0; i < 2; ++i) backing.release(pieces[static_cast<size_t>(i)], kBytes);
+}
+
 // Nobody else's files are touched under the name that it had.
 TEST_F(FileBackingRoomTest, FollowsItsDirectory) {
   {
     FileBacking backing(directory_);
-    void* piece = backing.acquire(kBytes);
+    void* piece = acquire_replaced(backing);
     backing.reserve(FileBacking::Replaced::each);
     fs::rename(directory_, root_ / "moved");
     fs::create_directories(directory_);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "formats/safetensors.h"
@@ -259,19 +260,24 @@ TEST(SlowCrew, StagesShareTheWindowsOfGalore) {
   EXPECT_LE(projections(2), 0.55 * projections(1));
 }
 
-// An embedding that is the head as well learns at both ends of a pipeline, which add its gradients
-// in another order than one rank does.
-TEST(SlowCrew, ATiedEmbeddingLearnsAtBothEnds) {
-  const TinyRun tiny("crew_tied");
+// Settings of a run of a model whose embedding is its head as well.
+std::string tied_settings(const TinyRun& tiny, const std::string& output, const std::string& more) {
   std::string config = read_text(tiny.config());
   config.replace(config.find("\"tie_word_embeddings\": false"), 28,
                  "\"tie_word_embeddings\": true");
   // The embedding is most of a stage, as it is in small models.
   config.replace(config.find("\"intermediate_size\": 64"), 23, "\"intermediate_size\": 16");
+  return tiny.settings("output_dir=" + tiny.path(output).string() +
+                       " max_steps=5 report_samples=0 method=full learning_rate=1e-3 model=" +
+                       tiny.file("tied.json", config) + " " + more);
+}
+
+// An embedding that is the head as well learns at both ends of a pipeline, which add its gradients
+// in another order than one rank does.
+TEST(SlowCrew, ATiedEmbeddingLearnsAtBothEnds) {
+  const TinyRun tiny("crew_tied");
   const auto settings = [&](const std::string& output, const std::string& more) {
-    return tiny.settings("output_dir=" + tiny.path(output).string() +
-                         " max_steps=5 report_samples=0 method=full learning_rate=1e-3 model=" +
-                         tiny.file("tied.json", config) + " " + more);
+    return tied_settings(tiny, output, more);
   };
   // Both ends add two parts, replicas one for each of them.
   for (const int replicas : {2, 4}) {
@@ -316,6 +322,33 @@ TEST(SlowCrew, ATiedEmbeddingLearnsAtBothEnds) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
     EXPECT_NE(error.hint().find("update=after"), std::string::npos);
+  }
+}
+
+// It is one weight all the same: both ends have the sum of its gradients, of which one counts.
+TEST(SlowCrew, ATiedEmbeddingIsAsImportantInAPipeline) {
+  const TinyRun tiny("crew_importance");
+  // The last of what the rotation keeps: a score for each of four groups.
+  const auto scores = [&](const std::string& output, int stages) {
+    train_on_ranks(tied_settings(tiny, output,
+                                 fmt::format("method=rotary static=rotate rotation_groups=block "
+                                             "rotation_order=importance active_params=95% "
+                                             "steps_per_rotation=1 save_steps=5 "
+                                             "pipeline_stages={}",
+                                             stages)),
+                   stages);
+    const SafetensorsFile state(tiny.path(output + "/checkpoint-5/state.safetensors"));
+    const auto bytes = state.find("rotary.rotation")->bytes;
+    std::vector<double> out(4);
+    std::memcpy(out.data(), bytes.data() + bytes.size() - 4 * sizeof(double), 4 * sizeof(double));
+    return out;
+  };
+  const std::vector<double> one = scores("one", 1);
+  const std::vector<double> two = scores("two", 2);
+  for (size_t group = 0; group < one.size(); ++group) {
+    EXPECT_GT(one[group], 0.0);
+    EXPECT_NE(one[group], 1.0) << "it was measured";
+    EXPECT_NEAR(two[group], one[group], 1e-5 * one[group]) << group;
   }
 }
 

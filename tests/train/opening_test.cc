@@ -9,6 +9,7 @@
 
 #include "session/fingerprint.h"
 #include "session/place.h"
+#include "session/plan.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
 #include "tests/support/tiny_run.h"
@@ -75,8 +76,9 @@ TEST(Opening, FactsAreOfAllThatARankReads) {
 // Stages may differ: what one computes no other computes as well.
 TEST(Opening, CopiesOfAStageComputeAlike) {
   const RankFacts v4{"x86-64-v4", "", 1}, v3{"x86-64-v3", "", 1}, gpu{"x86-64-v4", "A100", 1};
-  const auto all = [](const std::vector<RankFacts>& ranks, const Layout& layout) {
-    return [=] { require_alike(ranks, layout); };
+  const auto all = [](const std::vector<RankFacts>& ranks, const Layout& layout,
+                      bool updates_tied = false) {
+    return [=] { require_alike(ranks, layout, updates_tied); };
   };
   all({v4, v3}, {.stages = 2, .replicas = 1, .lanes = 1})();
   all({v4, gpu, v4, gpu}, {.stages = 2, .replicas = 2, .lanes = 2})();
@@ -89,6 +91,33 @@ TEST(Opening, CopiesOfAStageComputeAlike) {
                  all({v4, gpu}, copies));
   expect_message(ErrorKind::device, "rank 3 would compute with its CPU, rank 1 with A100",
                  all({v4, gpu, v4, v4}, {.stages = 2, .replicas = 2, .lanes = 2}));
+  // Both ends hold a tied embedding; the stages between them do not.
+  const Layout stages{.stages = 3, .replicas = 1, .lanes = 1};
+  all({v4, gpu, v4}, stages, true)();
+  for (const auto& ends : {std::pair(v4, v3), std::pair(v3, v4)}) {
+    const std::string error =
+        error_of(ErrorKind::device, all({ends.first, v4, ends.second}, stages, true));
+    EXPECT_NE(error.find("copies of the embedding"), std::string::npos) << error;
+    EXPECT_NE(hint_of(error).find("isa=x86-64-v3"), std::string::npos) << error;
+  }
+  expect_message(ErrorKind::device, "rank 2 would compute with A100, rank 0 with its CPU",
+                 all({v4, v4, gpu}, stages, true));
+}
+
+// Only where it learns, and only where a pipeline has two copies of it.
+TEST(Opening, EndsOfAPipelineThatUpdateATiedEmbedding) {
+  const auto updates = [](const char* model, const std::string& method, int stages) {
+    const Recipe recipe = make_recipe({"sequence_len=16", method});
+    const ModelFiles files = open_model(golden_model(model));
+    SessionUse use = training_use(recipe);
+    use.place = {{.stages = stages}, 0, stage_split_of(recipe, files.config, stages)};
+    return Session::rehearse(recipe, files, use).updates_tied;
+  };
+  EXPECT_TRUE(updates("gqa_tied", "method=full", 2));
+  EXPECT_TRUE(updates("gqa_tied", "method=rotary", 2)) << "where static=train";
+  EXPECT_FALSE(updates("gqa_tied", "method=lora", 2));
+  EXPECT_FALSE(updates("gqa_tied", "method=full", 1));
+  EXPECT_FALSE(updates("mha_untied", "method=full", 2));
 }
 
 TEST(Opening, EachRankHasAGpuOfItsOwn) {

@@ -53,9 +53,7 @@ class FormatRounder : public StorageRounder {
     // Blocks that the storage does not keep one after another, or the bytes that are returned.
     return bytes_of(specs(weight));
   }
-  QuantisationSettings settings() const override {
-    return {{"rounding", rounding_}};
-  }
+  QuantisationSettings settings() const override { return {{"rounding", rounding_}}; }
 
  private:
   std::string rounding_;

@@ -16,7 +16,7 @@ namespace jackscrew {
 namespace {
 
 constexpr const char* kOtherFiles =
-    "a Hugging Face directory has: output_dir=DIR writes one, and in a run export=hf";
+    "a Hugging Face directory has: output_dir=DIR storage=bf16 writes one, and in a run export=hf";
 
 [[noreturn]] void no_place(const std::string& what, const std::string& hint) {
   throw Error(ErrorKind::model, fmt::format("GGUF has no place for {}", what), hint);

@@ -15,7 +15,8 @@ namespace jackscrew {
 namespace {
 
 constexpr const char* kOtherFormat =
-    "a Hugging Face directory can have it: output_dir=DIR writes one, and in a run export=hf";
+    "a Hugging Face directory can have it: output_dir=DIR storage=bf16 writes one, and in a run "
+    "export=hf";
 
 PieceType piece_type(const TokenizerData& data, size_t id) {
   const TokenKind kind = data.kinds.empty() ? TokenKind::normal : data.kinds[id];

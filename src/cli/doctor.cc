@@ -23,13 +23,13 @@ namespace {
 const char* isa_meaning(IsaLevel level) {
   switch (level) {
     case IsaLevel::v3:
-      return "AVX2 and FMA; product=f32, int8";
+      return "AVX2 and FMA; product=f32, int8, int4, w4a8";
     case IsaLevel::v4:
-      return "AVX-512; product=f32, int8";
+      return "AVX-512; product=f32, int8, int4, w4a8";
     case IsaLevel::v4_vnni:
-      return "AVX-512 with int8 dot products; product=f32, int8";
+      return "AVX-512 with int8 dot products; product=f32, int8, int4, w4a8";
     case IsaLevel::v4_bf16:
-      return "AVX-512 with int8 and bf16 dot products; product=f32, int8, bf16";
+      return "AVX-512 with int8 and bf16 dot products; product=f32, int8, int4, w4a8, bf16";
   }
   return "?";
 }

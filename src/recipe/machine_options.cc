@@ -15,7 +15,8 @@ constexpr OptionSpec kMachineOptions[] = {
     {.name = "device",
      .type = text,
      .default_text = "auto",
-     .help = "where to compute: cpu, or cuda:N; auto: cpu",
+     .help = "where to compute: cpu, cuda:N, or cuda (cuda:0; of several ranks each its own); "
+             "auto: cpu",
      .affects_result = false},
     {.name = "threads",
      .type = integer,

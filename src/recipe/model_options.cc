@@ -30,7 +30,8 @@ constexpr OptionSpec kModelOptions[] = {
      .type = text,
      .default_text = "f32",
      .help =
-         "dtype of frozen weights with init=random, as a checkpoint would have it: f32 bf16 f16",
+         "dtype of weights that are frozen or updated in place, with init=random, as a checkpoint "
+         "would have it: f32 bf16 f16",
      .choices = "f32 bf16 f16"},
     {.name = "tokenizer",
      .type = text,

@@ -149,6 +149,7 @@ part() {
     case $code in
       0) status=ok ;;
       3) status='does not fit' ;;
+      77) status=skipped ;;  # all tests of a suite
       124) status='timed out' ;;
       137) if (($(now) - start >= limit)); then status='timed out'; else status=killed; fi ;;
       *) if ((code > 128)); then status=crashed; else status=failed; fi ;;
@@ -166,6 +167,7 @@ part() {
   sync "$records" 2>/dev/null
   case $status in
     ok | 'does not fit') passed=$((passed + 1)) ;;
+    skipped) skipped=$((skipped + 1)) ;;
     *) failed=$((failed + 1)) ;;
   esac
   local said=''

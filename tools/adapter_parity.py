@@ -9,7 +9,7 @@ from peft.optimizers import create_loraplus_optimizer
 from safetensors.torch import load_file, save_file
 
 import golden
-from parity_rig import TEXTS, Rig, as_batch, error, text_loss
+from parity_rig import TEXTS, Rig, as_batch, error, text_loss, worse
 
 # AdamW divides gradients by their size: with an epsilon near 0, one that is nearly 0 moves its weight
 # by a full step in a direction that rounding decides, and in one model of hundreds the loss shows it.
@@ -149,7 +149,7 @@ def check_pissa(rig: Rig) -> None:
             other = opened.get_submodule(path)
             trained = module.base_layer.weight + module.get_delta_weight("default")
             ours = other.base_layer.weight + other.get_delta_weight("default")
-            worst = max(worst, (ours - trained).abs().max().item())
+            worst = worse(worst, (ours - trained).abs().max().item())
             moved = max(moved, (trained - other.base_layer.weight).abs().max().item())
     rig.report.line("pissa.10_steps.weights", worst / moved, 1e-3,
                     "largest difference, of the largest that one moved")

@@ -25,7 +25,7 @@ from q_galore_torch.q_galore_projector import GaLoreProjector as QuantisedProjec
 from safetensors.torch import load_file, save_file
 
 import golden
-from parity_rig import json_lines
+from parity_rig import json_lines, worse
 from tiny_models import tiny_tokenizer
 
 STEPS, GAP, RANK = 20, 10, 4
@@ -131,7 +131,7 @@ class Check:
                         gap = min(gap, narrowest_gap(parameter.grad))
                         projectors[name].refresh(parameter.grad)
                         ours, theirs = bases[step, name], projectors[name].basis()
-                        difference = max(difference, (ours @ ours.T - theirs @ theirs.T).abs().max().item())
+                        difference = worse(difference, (ours @ ours.T - theirs @ theirs.T).abs().max().item())
                         theirs *= (ours * theirs).sum(0).sign()
                 optimizer.zero_grad()
                 golden.forward(model, batch)[1].backward()

@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
+from functools import reduce
 from pathlib import Path
 from typing import Callable
 
@@ -35,7 +36,7 @@ from adapter_parity import check_adapters, check_pissa, check_prompt
 from conversion_parity import check_conversions
 from galore_parity import check_galore
 from hostile_text import hostile_text
-from parity_rig import TEXTS, Failure, Rig, as_batch, error, text_loss
+from parity_rig import TEXTS, Failure, Rig, as_batch, error, text_loss, worse
 from product_parity import check_products
 from quantised_parity import check_quantised
 from state_parity import check_states
@@ -361,7 +362,7 @@ class Parity(Rig):
             decoded = load_file(ours / "model.safetensors")
             # Their nested map differs between machines by a few units in the last place.
             limit = 1e-6 if kind.endswith("_double") else 0
-            self.report.line(f"{kind}.decoded", max(error(decoded[n], exact[n]) for n in matrices),
+            self.report.line(f"{kind}.decoded", reduce(worse, (error(decoded[n], exact[n]) for n in matrices)),
                              limit, "their file, by us and by them")
             if kind.startswith("fp4"):
                 continue
@@ -379,7 +380,7 @@ class Parity(Rig):
                          if key.startswith(f"{name}.")}
                 state = bnb.QuantState.from_dict(parts, device=torch.device("cpu"))
                 figures.append(error(decoded[name], bnb.dequantize_4bit(encoded[name], state)))
-            self.report.line(f"{kind}.encoded", max(figures), limit, "our file, by us and by them")
+            self.report.line(f"{kind}.encoded", reduce(worse, figures), limit, "our file, by us and by them")
         self.nf4_model(bnb)
 
     def nf4_model(self, bnb) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import subprocess
 from pathlib import Path
 from typing import Callable
@@ -36,6 +37,11 @@ RECORDS = [
 def json_lines(text: str) -> list[dict]:
     """The records of JSON Lines. str.splitlines would also split at U+0085 and U+2028."""
     return [json.loads(line) for line in text.split("\n") if line]
+
+
+def worse(worst: float, figure: float) -> float:
+    """The larger of two figures; NaN, which max() may pass over, stays."""
+    return worst if math.isnan(worst) or figure <= worst else figure
 
 
 class Failure(Exception):

@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import golden
-from parity_rig import json_lines
+from parity_rig import json_lines, worse
 from tiny_models import tiny_tokenizer
 
 GROUP = 64  # columns, or tokens, of a contraction that share a scale
@@ -265,7 +265,7 @@ class Figures:
             if name == emulation.how["name"]:
                 self.dw = off
             else:
-                self.others = max(self.others, off)
+                self.others = worse(self.others, off)
             difference = (ours[name] - parameter.grad) / parameter.grad.abs().max()
             self.squares += difference.square().sum().item()
 

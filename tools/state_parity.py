@@ -5,7 +5,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import golden
-from parity_rig import TEXTS, Report, Rig, as_batch, error
+from parity_rig import TEXTS, Report, Rig, as_batch, error, worse
 from tiny_models import tiny_tokenizer
 
 
@@ -20,7 +20,7 @@ def check_states(rig: Rig) -> None:
     try:
         import bitsandbytes
     except ImportError as missing:
-        print(f"skip states: {missing} (script/setup --oracle does not install it)", flush=True)
+        print(f"skip states: {missing} (script/setup --oracle installs it)", flush=True)
         return
     directory, output = rig.work / "tiny_states", rig.work / "states"
     tokenizer = tiny_tokenizer(list(TEXTS.values()), 300)
@@ -70,12 +70,12 @@ def first_states(report: Report, moment: str, key: str, saved: dict, first: dict
     scale_error, value_error = 0.0, 0.0
     for name, state in eight_bit_states(first):
         scale = state[f"absmax{key}"].double()
-        scale_error = max(scale_error, error(saved[f"{name}.{moment}_absmax"], scale))
+        scale_error = worse(scale_error, error(saved[f"{name}.{moment}_absmax"], scale))
         values = state[f"qmap{key}"].double()
         ours, theirs = (values[codes.flatten().long()] for codes in
                         (saved[f"{name}.{moment}"], state[f"state{key}"]))
         learnt = (scale > 0).repeat_interleave(256)[:len(ours)]
-        value_error = max(value_error, (ours - theirs)[learnt].abs().max().item())
+        value_error = worse(value_error, (ours - theirs)[learnt].abs().max().item())
     report.line(f"states.1_step.{moment}_absmax", scale_error, 1e-5)
     report.line(f"states.1_step.{moment}_values", value_error, 0.0142,
                 "of a block's largest")

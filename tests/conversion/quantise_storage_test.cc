@@ -254,14 +254,16 @@ TEST_F(SlowQuantiseStorage, GoesOnWhereItWasStopped) {
   answer(command);
   const std::string whole = tiny_.text("q.gguf");
   fs::remove(path("q.gguf"));
-  const fs::path first = path("q.gguf") + ".unfinished/block-00000.safetensors";
+  const fs::path progress = path("q.gguf") + ".unfinished/progress.json";
   Child child(command + " --quiet");
-  child.until([&] { return fs::exists(first) || fs::exists(path("q.gguf")); });
+  child.until([&] { return fs::exists(progress) || fs::exists(path("q.gguf")); });
   child.stop(SIGKILL);
+  const bool was_stopped = fs::exists(progress);  // it may have ended meanwhile
   fs::remove(path("q.gguf"));
-  answer(command);
+  const std::string notes = answer(command)["notes"].dump();
+  EXPECT_EQ(notes.find("continued after rounding") != notes.npos, was_stopped) << notes;
   EXPECT_EQ(tiny_.text("q.gguf"), whole);
-  EXPECT_FALSE(fs::exists(first));
+  EXPECT_FALSE(fs::exists(progress));
 }
 
 TEST_F(SlowQuantiseStorage, Refusals) {

@@ -105,7 +105,7 @@ TEST_F(GgufAdapterTest, BringsEveryScaleIntoB) {
     for (const NamedArray& array : adapter.tensors) {
       if (array.name == path + ".lora_B.weight") b = &array;
     }
-    if (b == nullptr) continue;
+    ASSERT_NE(b, nullptr) << path;
     const auto rank = static_cast<double>(b->shape[1]);
     const double alpha = alphas.find(path).value_or(settings["lora_alpha"].get<double>());
     const double scale = alpha / (settings["use_rslora"].get<bool>() ? std::sqrt(rank) : rank);

@@ -10,6 +10,7 @@
 
 #include "products/dense.h"
 #include "tests/support/test_ops.h"
+#include "tests/support/worse.h"
 
 namespace jackscrew {
 namespace {
@@ -52,7 +53,7 @@ Doubles doubles_of(const Tensor& from) {
 double largest_difference(const Doubles& a, const Doubles& b) {
   double worst = 0.0;
   for (size_t i = 0; i < a.values.size(); ++i) {
-    worst = std::max(worst, std::abs(a.values[i] - b.values[i]));
+    worst = worse(worst, std::abs(a.values[i] - b.values[i]));
   }
   return worst;
 }

@@ -7,6 +7,7 @@
 
 #include "tests/support/errors.h"
 #include "tests/support/test_ops.h"
+#include "tests/support/worse.h"
 
 namespace jackscrew {
 namespace {
@@ -47,7 +48,7 @@ double distance_from_identity(const Basis& square) {
   double worst = 0.0;
   for (int64_t i = 0; i < square.rows; ++i) {
     for (int64_t j = 0; j < square.cols; ++j) {
-      worst = std::max(worst, std::abs(square.at(i, j) - (i == j ? 1.0 : 0.0)));
+      worst = worse(worst, std::abs(square.at(i, j) - (i == j ? 1.0 : 0.0)));
     }
   }
   return worst;

@@ -17,6 +17,7 @@
 #include "optim/optimizer.h"
 #include "tests/optim/values.h"
 #include "tests/support/test_ops.h"
+#include "tests/support/worse.h"
 
 namespace jackscrew {
 namespace {
@@ -44,8 +45,7 @@ struct Reference {
 double largest_difference(const float* actual, const std::vector<double>& expected) {
   double worst = 0.0;
   for (size_t i = 0; i < expected.size(); ++i) {
-    const double difference = std::abs(static_cast<double>(actual[i]) - expected[i]);
-    worst = std::isnan(difference) ? HUGE_VAL : std::max(worst, difference);
+    worst = worse(worst, std::abs(static_cast<double>(actual[i]) - expected[i]));
   }
   return worst;
 }

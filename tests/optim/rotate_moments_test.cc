@@ -10,6 +10,7 @@
 #include "quant/dynamic_map.h"
 #include "tests/optim/values.h"
 #include "tests/support/test_ops.h"
+#include "tests/support/worse.h"
 
 namespace jackscrew {
 namespace {
@@ -114,8 +115,8 @@ TEST_P(OptimizerHalves, MomentsFollowTheBasis) {
         expected_v += v[at] * factor * factor;
       }
       const auto to = static_cast<size_t>(row * kWidth + col);
-      worst_m = std::max(worst_m, std::abs(new_m[to] - expected_m));
-      worst_v = std::max(worst_v, std::abs(new_v[to] - expected_v));
+      worst_m = worse(worst_m, std::abs(new_m[to] - expected_m));
+      worst_v = worse(worst_v, std::abs(new_v[to] - expected_v));
       largest_m = std::max(largest_m, std::abs(expected_m));
       largest_v = std::max(largest_v, expected_v);
     }

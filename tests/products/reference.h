@@ -11,6 +11,7 @@
 
 #include "base/half.h"
 #include "tensor/tensor.h"
+#include "tests/support/worse.h"
 
 namespace jackscrew {
 
@@ -79,7 +80,7 @@ inline double error_of(const Matrix& actual, const Exact& expected) {
   for (size_t i = 0; i < expected.value.size(); ++i) {
     const double difference = std::abs(static_cast<double>(actual.values[i]) - expected.value[i]);
     const double error = difference == 0.0 ? 0.0 : difference / expected.magnitude[i];
-    worst = std::isnan(error) ? HUGE_VAL : std::max(worst, error);
+    worst = worse(worst, error);
   }
   return worst;
 }

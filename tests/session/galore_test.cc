@@ -84,7 +84,6 @@ TEST_P(FusedUpdate, IsTheUpdateAfterBackward) {
     }
     ASSERT_EQ(results[0].size(), results[1].size());
     for (const auto& [name, bytes] : results[0]) {
-      // Factors of the optimizer hold the step's clipping, which is of one weight here.
       EXPECT_EQ(bytes == results[1].at(name), true) << name << ", " << micro_batches;
     }
     EXPECT_NEAR(norms[0], norms[1], 1e-6 * norms[0]);

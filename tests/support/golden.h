@@ -15,6 +15,7 @@
 #include "session/session.h"
 #include "tests/support/paths.h"
 #include "tests/support/states.h"
+#include "tests/support/worse.h"
 
 namespace jackscrew {
 
@@ -58,7 +59,7 @@ inline double relative_error(const float* actual, const std::vector<float>& expe
   for (size_t i = 0; i < expected.size(); ++i) {
     const double e = static_cast<double>(expected[i]);
     const double error = std::abs(static_cast<double>(actual[i]) - e);
-    difference = std::isnan(error) ? HUGE_VAL : std::max(difference, error);
+    difference = worse(difference, error);
     scale = std::max(scale, std::abs(e));
   }
   return scale > 0.0 ? difference / scale : difference;

@@ -61,8 +61,8 @@ class GoldenCheck {
             << parameter;
       }
       const StepResult result = session->update({});
-      EXPECT_NEAR(result.loss, static_cast<double>(golden_.values("loss")[0]),
-                  tolerances_.loss * result.loss);
+      const auto loss = static_cast<double>(golden_.values("loss")[0]);
+      EXPECT_NEAR(result.loss, loss, tolerances_.loss * loss);
     }
   }
 
@@ -77,11 +77,9 @@ class GoldenCheck {
       EXPECT_NEAR(rate, static_cast<double>(rates[step]), 1e-9);
       session->accumulate(batch_, rate, static_cast<int64_t>(step));
       const StepResult result = session->update({.matrices = 0.01, .vectors = 0.01});
-      EXPECT_NEAR(result.loss, static_cast<double>(losses[step]), tolerances_.losses * result.loss)
-          << step;
-      EXPECT_NEAR(result.grad_norm, static_cast<double>(norms[step]),
-                  tolerances_.norms * result.grad_norm)
-          << step;
+      const auto loss = static_cast<double>(losses[step]), norm = static_cast<double>(norms[step]);
+      EXPECT_NEAR(result.loss, loss, tolerances_.losses * loss) << step;
+      EXPECT_NEAR(result.grad_norm, norm, tolerances_.norms * norm) << step;
     }
     for (const auto& [name, view] : states(session->stage(), StateRole::parameter)) {
       EXPECT_LE(error(*session, view, golden_.values("final." + name)), tolerances_.parameters)

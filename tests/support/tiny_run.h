@@ -98,7 +98,7 @@ class TinyRun {
   std::string config_, data_, eval_data_;
 };
 
-// Every file below a directory with its bytes; times and hosts in logs are left out.
+// Every file below a directory with its bytes.
 inline std::map<std::string, std::string> contents(const fs::path& root) {
   std::map<std::string, std::string> out;
   for (const auto& entry : fs::recursive_directory_iterator(root)) {

@@ -300,7 +300,6 @@ TEST_F(SlowRanksProgram, ARankSaysWhatIsWrongWithIt) {
       << model.out;
 }
 
-// Each alone would fit.
 // While it loads its stage of the model: no other rank may wait for it there.
 TEST_F(SlowRanksProgram, ARankThatCannotLoadEndsAll) {
   if (run_shell("unshare -m true 2>&1").exit_code != 0) GTEST_SKIP() << "no right to mount";
@@ -321,6 +320,7 @@ TEST_F(SlowRanksProgram, ARankThatCannotLoadEndsAll) {
   EXPECT_NE(outcome.out.find("Read-only file system"), std::string::npos) << outcome.out;
 }
 
+// Each alone would fit.
 TEST_F(SlowRanksProgram, RanksOfAMachineMustFitTogether) {
   constexpr double kShare = 0.65;             // of what is free
   constexpr double kBlockBytes = 16.8e6 * 4;  // of weights in f32

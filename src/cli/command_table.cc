@@ -3,6 +3,7 @@
 #include <initializer_list>
 
 #include "cli/commands.h"
+#include "cli/quantise.h"
 #include "conversion/rate_fit.h"
 #include "recipe/run_options.h"
 
@@ -111,16 +112,21 @@ std::vector<Subcommand> make_table() {
                     "storage=bf16"},
        .tables = {kModel, kRecords, kConversion, kMachine},
        .options = joined({computing, scored, written}),
-       .unused = random,
+       .unused = joined({random, {"data_weights", "val_size", "packing"}}),
+       .accepted = {kData, kQuantisation},
+       .accepts = quantises,
        .run = run_merge},
       {.name = "export",
-       .summary = "write a model as files for other programs: GGUF, Hugging Face",
+       .summary = "write a model as files for other programs: GGUF, Hugging Face, GPTQ, EXL2",
        .usage = "model=M output_dir=DIR|output=FILE.gguf [name=value ...]",
        .examples = {"jackscrew export model=runs/mine output=mine.gguf storage=q8_0",
-                    "jackscrew export model=model.gguf output_dir=model-hf storage=bf16"},
+                    "jackscrew export model=model.gguf output_dir=model-hf storage=bf16",
+                    "jackscrew export model=runs/mine output_dir=mine-exl2 format=exl2"},
        .tables = {kModel, kRecords, kConversion, kMachine},
        .options = joined({computing, scored, written}),
-       .unused = random,
+       .unused = joined({random, {"data_weights", "val_size", "packing"}}),
+       .accepted = {kData, kQuantisation},
+       .accepts = quantises,
        .run = run_export},
       {.name = "quantize",
        .summary = "round a model to few bits, calibrated on text (GGUF, GPTQ, EXL2, NF4)",
@@ -136,8 +142,7 @@ std::vector<Subcommand> make_table() {
             "jackscrew quantize model=M data=book.txt output_dir=D --dry-run"},
        .tables = {kModel, kData, kRecords, kQuantisation, kConversion, kMachine},
        .options = joined({computing, written, {"ranks"}}),
-       .unused = joined(
-           {random, {"data_weights", "val_size", "packing", "train_on_inputs", "max_merge_loss"}}),
+       .unused = joined({random, {"data_weights", "val_size", "packing"}}),
        .accepted = {kMethod, kSchedule, kRanks},
        .accepts = rate_fits_a_run,
        .run = run_quantise},
@@ -205,7 +210,9 @@ bool Subcommand::shows(const OptionSpec& option, const std::string& title) const
 }
 
 bool Subcommand::uses(const OptionSpec& option, const std::string& title) const {
-  return shows(option, title) || std::ranges::find(accepted, title) != accepted.end();
+  const bool is_unused = std::ranges::find(unused, option.name) != unused.end();
+  return shows(option, title) ||
+         (!is_unused && std::ranges::find(accepted, title) != accepted.end());
 }
 
 bool Subcommand::must_be_asked(const OptionSpec& option) const {

@@ -8,10 +8,9 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/interruption.h"
-#include "conversion/compare.h"
+#include "cli/quantise.h"
+#include "cli/written_loss.h"
 #include "conversion/convert.h"
-#include "session/adapter.h"
-#include "session/evaluate.h"
 #include "session/loading.h"
 #include "session/plan.h"
 
@@ -19,78 +18,11 @@ namespace jackscrew {
 
 namespace {
 
-// Losses on eval_data, measured before the output gets its final name.
-struct ConversionLoss {
-  std::optional<double> base;  // without the adapters, if there are any
-  Comparison written;          // compared with the model and its adapters before conversion
-};
-
 // The recipe with which a model is measured.
 Recipe measuring(Recipe recipe, const ConvertedModel& model) {
   recipe.storage = "keep";  // the option describes what is written
   settle_lengths(recipe, model.base);
   return recipe;
-}
-
-// What the written model is compared with. A single whole adapter is applied beside its model, as
-// in training; for several adapters, or a fraction of one, it is their sum in f32.
-struct Reference {
-  Recipe recipe;
-  const ModelFiles& files;
-};
-
-Reference reference_of(const Recipe& recipe, const ConvertedModel& model) {
-  const bool beside = model.adapters.size() == 1 && model.adapters[0].weight == 1.0;
-  if (beside) return {with_adapter_options(recipe), model.base};
-  return {without_adapters(recipe), model.result()};
-}
-
-ConversionLoss measure(const Recipe& recipe, const ConvertedModel& model, const Dataset& dataset,
-                       const fs::path& written, const ProgressStyle& style) {
-  const Recipe alone = without_adapters(recipe);
-  const SessionUse use = comparison_use(recipe.sequence_len);
-  ConversionLoss loss;
-  if (!model.adapters.empty()) {
-    const SessionUse scoring{.training = false,
-                             .tokens = recipe.sequence_len,
-                             .max_positions = recipe.sequence_len,
-                             .kv_tokens = 0,
-                             .logits_rows = 0};
-    const auto session = open_session(alone, model.base, scoring, style);
-    loss.base = evaluate(*session, dataset, recipe.sequence_len, style).loss;
-  }
-  const ModelFiles files = open_model(written.string());
-  const Reference of = reference_of(recipe, model);
-  require_room_for_both({of.recipe, of.files}, {alone, files}, use);
-  const auto reference = open_session(of.recipe, of.files, use, style);
-  const auto session = open_session(alone, files, use, style);
-  loss.written = compare_sessions({*reference, model.name()}, {*session, kWrittenModel}, dataset,
-                                  recipe.threads, style);
-  return loss;
-}
-
-void refuse_loss(const Recipe& recipe, const ConversionLoss& loss) {
-  const double more = loss.written.loss - loss.written.reference_loss;
-  if (!recipe.max_merge_loss || more <= *recipe.max_merge_loss) return;
-  throw Error(ErrorKind::generic,
-              fmt::format("the written model's loss is {:.4f}, {:.4f} above {:.4f} of what it is "
-                          "made of: more than max_merge_loss, so nothing was kept",
-                          loss.written.loss, more, loss.written.reference_loss),
-              "a storage of more bits loses less; storage=f32 loses nothing");
-}
-
-void print_loss(const ConvertedModel& model, const ConversionLoss& loss) {
-  const auto line = [](const char* what, double value) {
-    fmt::print("  {:<16}loss {:.4f}\n", what, value);
-  };
-  if (loss.base) line("base", *loss.base);
-  line(model.adapters.empty()       ? "model"
-       : model.adapters.size() == 1 ? "base + adapter"
-                                    : "base + adapters",
-       loss.written.reference_loss);
-  fmt::print("  {:<16}loss {:.4f}  KL {:.2e}  same likeliest token {:.2f} %  ({})\n", "written",
-             loss.written.loss, loss.written.divergence, 100.0 * loss.written.agreement,
-             counted(loss.written.tokens, "token"));
 }
 
 void print_report(const ModelOutput& output, const ConversionReport& report) {
@@ -106,20 +38,17 @@ void print_report(const ModelOutput& output, const ConversionReport& report) {
 }
 
 void print_json(const ModelOutput& output, const ConversionReport& report,
-                const std::optional<ConversionLoss>& loss) {
+                const std::optional<WrittenLoss>& loss) {
   JsonObject json;
   json.add("output", output.target().string()).merge(report.to_json());
-  if (loss) {
-    if (loss->base) json.add("base_loss", *loss->base);
-    json.merge(loss->written.to_json());
-  }
+  if (loss) json.merge(loss->to_json());
   fmt::print("{}\n", json.text());
 }
 
 // Reports what was written and, if it was measured, how much that lost against `model`.
 void print_written(const Recipe& recipe, const ModelOutput& output, const ConversionReport& report,
                    const ConvertedModel* model = nullptr,
-                   const std::optional<ConversionLoss>& loss = std::nullopt) {
+                   const std::optional<WrittenLoss>& loss = std::nullopt) {
   if (recipe.json) return print_json(output, report, loss);
   print_report(output, report);
   if (loss) print_loss(*model, *loss);
@@ -138,16 +67,7 @@ std::vector<std::string> options_of_measuring(const Recipe& recipe) {
 
 int convert(const Recipe& recipe, const char* command) {
   recipe.options.require("model", command);
-  if (recipe.format == "gptq" || recipe.format == "exl2") {
-    throw Error(
-        ErrorKind::usage, fmt::format("{} does not write format={}", command, recipe.format),
-        fmt::format("jackscrew quantize {}data=FILE output_dir=DIR format={} does",
-                    recipe.adapters.empty() ? "model=M " : "model=M adapter=A ", recipe.format));
-  }
-  if (recipe.max_merge_loss && recipe.eval_data.empty()) {
-    throw Error(ErrorKind::usage, "max_merge_loss is set, but there is nothing to evaluate on",
-                "set eval_data");
-  }
+  check_loss_options(recipe);
   Interruption interruption;
   const SignalThread thread(ending_signals(), [&](int signal) { interruption.receive(signal); });
   ProgressStyle style = stderr_style(recipe.quiet);
@@ -160,22 +80,12 @@ int convert(const Recipe& recipe, const char* command) {
   if (output.format() == ModelFormat::gguf) {
     warn_of_unused(recipe, command, {"max_shard_size"}, " for a GGUF file");
   }
-  Recipe measured = recipe;
+  const Recipe measured = recipe.eval_data.empty() ? recipe : measuring(recipe, model);
   std::optional<Dataset> eval_data;  // read first: an error in it is told before the work
-  if (!recipe.eval_data.empty()) {
-    measured = measuring(recipe, model);
-    eval_data = load_texts(measured, recipe.eval_data, make_tokenizer(recipe.tokenizer, model.base),
-                           DataPart::evaluation, TargetUse::scored, style);
-    const Reference reference = reference_of(measured, model);
-    require_room_to_score({reference.recipe, reference.files},
-                          comparison_use(measured.sequence_len));
-  }
+  if (!recipe.eval_data.empty()) eval_data = read_eval_data(measured, measured, model, style);
   const ConversionReport report = write_converted(recipe, model, output, style);
-  std::optional<ConversionLoss> loss;
-  if (eval_data) {
-    loss = measure(measured, model, *eval_data, output.path(), style);
-    refuse_loss(recipe, *loss);
-  }
+  std::optional<WrittenLoss> loss;
+  if (eval_data) loss = measure_written(measured, model, *eval_data, output.path(), style);
   output.commit();
   print_written(recipe, output, report, &model, loss);
   return 0;
@@ -204,20 +114,21 @@ int convert_adapter(const Recipe& recipe) {
   return 0;
 }
 
-int merge(const Recipe& given) {
-  const Recipe recipe = with_storage_of_files(given);
+int merge(const Recipe& recipe) {
   recipe.options.require("adapter", "merge");
   if (recipe.format == "gguf_adapter") {
     throw Error(ErrorKind::usage,
                 "merge writes models, format=gguf_adapter is an adapter by itself",
                 "jackscrew export model=M adapter=A format=gguf_adapter output=FILE.gguf");
   }
-  return convert(recipe, "merge");
+  if (quantises(recipe.options)) return quantise(recipe, "merge");
+  return convert(with_storage_of_files(recipe), "merge");
 }
 
-int export_model(const Recipe& given) {
-  const Recipe recipe = with_storage_of_files(given);
-  return recipe.format == "gguf_adapter" ? convert_adapter(recipe) : convert(recipe, "export");
+int export_model(const Recipe& recipe) {
+  if (quantises(recipe.options)) return quantise(recipe, "export");
+  const Recipe written = with_storage_of_files(recipe);
+  return written.format == "gguf_adapter" ? convert_adapter(written) : convert(written, "export");
 }
 
 }  // namespace

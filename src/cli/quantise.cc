@@ -10,7 +10,8 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/interruption.h"
-#include "conversion/compare.h"
+#include "cli/quantise.h"
+#include "cli/written_loss.h"
 #include "conversion/exl2_mixtures.h"
 #include "conversion/exl2_rounder.h"
 #include "conversion/fitting_layouts.h"
@@ -21,7 +22,6 @@
 #include "formats/exl2_writer.h"
 #include "recipe/quantise_options.h"
 #include "session/adapter.h"
-#include "session/evaluate.h"
 #include "session/loading.h"
 #include "session/plan.h"
 #include "session/stage_loader.h"
@@ -43,20 +43,6 @@ std::vector<int32_t> calibration_tokens_of(const Recipe& recipe, const ModelFile
   if (recipe.data.empty()) return calibration_tokens(tokenizer);
   return calibration_tokens(
       load_texts(recipe, recipe.data, tokenizer, DataPart::train, TargetUse::none, style));
-}
-
-// Compares the written model with the one that it was made from. The recipe is scoring()'s.
-Comparison measure_quantised(const Recipe& recipe, const ConvertedModel& model,
-                             const Dataset& dataset, const fs::path& written,
-                             const ProgressStyle& style) {
-  const ModelFiles& files = model.result();
-  const SessionUse use = comparison_use(recipe.sequence_len);
-  const ModelFiles rounded = open_model(written.string());
-  require_room_for_both({recipe, files}, {recipe, rounded}, use);
-  const auto reference = open_session(recipe, files, use, style);
-  const auto session = open_session(recipe, rounded, use, style);
-  return compare_sessions({*reference, model.name()}, {*session, kWrittenModel}, dataset,
-                          recipe.threads, style);
 }
 
 // Prints a line per block: the error of every matrix, and the bits of all together.
@@ -85,8 +71,7 @@ void print_blocks(const QuantisationReport& report) {
   fmt::print("\n(of each matrix, what its outputs are off by: squares, as a share of theirs)\n");
 }
 
-void print_quantised(const ModelOutput& output, const QuantisationReport& report,
-                     const std::optional<Comparison>& loss, double seconds) {
+void print_quantised(const ModelOutput& output, const QuantisationReport& report, double seconds) {
   print_blocks(report);
   fmt::print("wrote {}: {}, {:.2f} bits a weight of the blocks; {} of calibration, {}{}\n",
              one_line(output.target().string()), human_bytes(report.bytes), report.bits,
@@ -95,10 +80,6 @@ void print_quantised(const ModelOutput& output, const QuantisationReport& report
              report.memory > 0 ? human_bytes(report.memory) + " of memory, " : "",
              human_duration(seconds));
   for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
-  if (!loss) return;
-  fmt::print("  model           loss {:.4f}\n", loss->reference_loss);
-  fmt::print("  written         loss {:.4f}  KL {:.2e}  same likeliest token {:.2f} %  ({})\n",
-             loss->loss, loss->divergence, 100.0 * loss->agreement, counted(loss->tokens, "token"));
 }
 
 void print_plan(const Recipe& recipe, const ModelOutput& output, const QuantisationReport& report) {
@@ -228,9 +209,9 @@ void check_recipe(const Recipe& recipe, const ModelOutput& output) {
   }
 }
 
-void warn_of_unused_options(const Recipe& recipe, ModelFormat format) {
+void warn_of_unused_options(const Recipe& recipe, const std::string& command, ModelFormat format) {
   const auto warn_of = [&](const std::vector<std::string>& names, const char* where) {
-    warn_of_unused(recipe, "quantize", names, where);
+    warn_of_unused(recipe, command, names, where);
   };
   if (format == ModelFormat::gguf) warn_of({"max_shard_size"}, " for a GGUF file");
   if (recipe.options.text("rounding") == "nearest") {
@@ -239,16 +220,16 @@ void warn_of_unused_options(const Recipe& recipe, ModelFormat format) {
   if (rate_fits_a_run(recipe)) return;
   warn_of({"ranks"}, " without device_memory");
   if (!recipe.eval_data.empty()) return;
-  warn_of(
-      {"device", "device_memory", "host_memory", "weights", "attention", "product_exclude", "seed"},
-      " without eval_data");
+  warn_of({"device", "device_memory", "host_memory", "weights", "attention", "product_exclude",
+           "seed", "train_on_inputs"},
+          " without eval_data");
   if (recipe.data.empty()) warn_of(options_of_texts(recipe.options), " without data");
 }
 
 // What was written and measured, before the output gets its final name.
 struct Quantised {
   QuantisationReport report;
-  std::optional<Comparison> loss;
+  std::optional<WrittenLoss> loss;
 };
 
 Quantised write_and_measure(const Recipe& recipe, const ConvertedModel& model, Quantiser& quantiser,
@@ -260,16 +241,20 @@ Quantised write_and_measure(const Recipe& recipe, const ConvertedModel& model, Q
   Quantised out{write_quantised(recipe, model, *quantiser.rounder, plan, *quantiser.files, text,
                                 checkpoint, output, style),
                 {}};
-  try {
-    if (rate_fits_a_run(recipe)) {
-      check_fits(run_over(recipe, files), open_model(output.path().string()));
+  const auto must_hold = [&](const auto& check) {
+    try {
+      check();
+    } catch (const Error&) {
+      checkpoint.remove();  // useless with another rate
+      throw;
     }
-  } catch (const Error&) {
-    checkpoint.remove();  // useless for another rate
-    throw;
+  };
+  if (rate_fits_a_run(recipe)) {
+    must_hold([&] { check_fits(run_over(recipe, files), open_model(output.path().string())); });
   }
   if (eval_data) {
-    out.loss = measure_quantised(scoring(recipe, files), model, *eval_data, output.path(), style);
+    out.loss = measure_written(scoring(recipe, files), model, *eval_data, output.path(), style);
+    must_hold([&] { refuse_loss(recipe, *out.loss); });
   }
   output.commit();
   checkpoint.remove();
@@ -282,9 +267,17 @@ Quantised write_and_measure(const Recipe& recipe, const ConvertedModel& model, Q
                           checkpoint.directory().string()));
 }
 
-int quantise(const Recipe& given) {
+}  // namespace
+
+bool quantises(const OptionSet& options) {
+  const std::string format = options.text("format");
+  return format == "gptq" || format == "exl2";
+}
+
+int quantise(const Recipe& given, const std::string& command) {
   const Recipe recipe = with_storage_of_files(given);
-  recipe.options.require("model", "quantize");
+  recipe.options.require("model", command);
+  check_loss_options(recipe);
   // A variable of the shell that is empty must not choose another text.
   if (recipe.data.empty() && asks_for(recipe.options, "data")) {
     throw Error(ErrorKind::usage, "data is empty",
@@ -296,10 +289,10 @@ int quantise(const Recipe& given) {
   const SignalThread thread(ending_signals(), [&](int signal) { interruption.receive(signal); });
   ProgressStyle style = stderr_style(recipe.quiet);
   style.check = [&] { interruption.check(); };
-  ModelOutput output(recipe, "quantize");
+  ModelOutput output(recipe, command);
   // Before any file is opened.
   check_recipe(recipe, output);
-  warn_of_unused_options(recipe, output.format());
+  warn_of_unused_options(recipe, command, output.format());
   const ConvertedModel model(recipe);
   const ModelFiles& files = model.result();
   const CalibrationSize size = calibration_size(recipe, files.config);
@@ -322,11 +315,7 @@ int quantise(const Recipe& given) {
   // All data are read first: an error in them is told before the work, and by a dry run too.
   std::optional<Dataset> eval_data;
   if (!recipe.eval_data.empty()) {
-    eval_data = load_texts(reading(recipe.sequence_len), recipe.eval_data,
-                           make_tokenizer(recipe.tokenizer, files), DataPart::evaluation,
-                           TargetUse::scored, style);
-    const Recipe score = scoring(recipe, files);
-    require_room_to_score({score, files}, comparison_use(score.sequence_len));
+    eval_data = read_eval_data(reading(recipe.sequence_len), scoring(recipe, files), model, style);
   }
   const CalibrationText text =
       calibration_text(calibration_tokens_of(lengths, files, style), size.sequences,
@@ -358,15 +347,15 @@ int quantise(const Recipe& given) {
     if (quantised.loss) json.merge(quantised.loss->to_json());
     fmt::print("{}\n", json.text());
   } else {
-    print_quantised(output, quantised.report, quantised.loss, watch.seconds());
+    print_quantised(output, quantised.report, watch.seconds());
+    if (quantised.loss) print_loss(model, *quantised.loss);
   }
   return 0;
 }
 
-}  // namespace
-
 int run_quantise(Arguments arguments) {
-  return with_recipe(arguments, 0, "quantize", quantise);
+  return with_recipe(arguments, 0, "quantize",
+                     [](const Recipe& recipe) { return quantise(recipe, "quantize"); });
 }
 
 }  // namespace jackscrew

@@ -17,7 +17,8 @@ constexpr OptionSpec kConversionOptions[] = {
      .default_text = "auto",
      .help = "what is written: hf (a Hugging Face directory), gguf (a file), gguf_adapter (a LoRA "
              "adapter by itself, for llama.cpp); auto: gguf where the output's name ends in .gguf; "
-             "quantize writes gptq (its auto), exl2, gguf, or hf with storage=nf4",
+             "gptq, exl2: as quantize rounds to them, with its options; quantize: gptq (its auto), "
+             "exl2, gguf, or hf with storage=nf4",
      .choices = "auto hf gguf gguf_adapter gptq exl2",
      .affects_result = false},
     {.name = "adapter_weight",

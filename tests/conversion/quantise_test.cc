@@ -87,6 +87,35 @@ TEST_F(SlowQuantise, HasATextOfItsOwn) {
   EXPECT_GT(letters, 128u * 512 * 5);
 }
 
+// export and merge with a layout that is rounded to are quantize by another name.
+TEST_F(SlowQuantise, ExportAndMergeRoundAsQuantizeDoes) {
+  const std::string calibration = fmt::format(" data={} sequence_len=64", tiny_.data());
+  for (const std::string format : {"gptq bits=2 group_size=32", "exl2 bits=4"}) {
+    const std::string how = fmt::format("model={} format={}{}", path("base"), format, calibration);
+    answer(fmt::format("quantize output_dir={} {}", path("apart"), how));
+    answer(fmt::format("export output_dir={} {}", path("exported"), how));
+    EXPECT_EQ(contents(path("apart")), contents(path("exported")));
+    for (const char* name : {"apart", "exported"}) fs::remove_all(path(name));
+  }
+  tiny_.must_train("adapter", "init=pretrained method=lora learning_rate=1e-1 max_steps=4 model=" +
+                                  path("base"));
+  const std::string merge = fmt::format(
+      "merge model={} adapter={} output_dir={} format=gptq bits=2 group_size=32 eval_data={}{}",
+      path("base"), path("adapter"), path("q"), tiny_.eval_data(), calibration);
+  const json merged = answer(merge);
+  EXPECT_NEAR(merged["base_loss"], loss("base"), 1e-6);
+  EXPECT_GT(std::abs(merged["reference_loss"].get<double>() - loss("base")), 1e-3);
+  fs::remove_all(path("q"));
+  // Nothing stays of what loses too much, not even what a repeated command would go on from.
+  expect_refused(run(merge + " max_merge_loss=0" + kErrorsOnly), 1, {"more than max_merge_loss"});
+  EXPECT_FALSE(fs::exists(path("q")));
+  EXPECT_FALSE(fs::exists(path("q.unfinished")));
+  expect_refused(run(fmt::format("export format=hf dry_run=true model={} output_dir={}",
+                                 path("base"), path("q")) +
+                     kErrorsOnly),
+                 2, {"export has no dry run"});
+}
+
 TEST_F(SlowQuantise, SameBytesWithAnyThreads) {
   expect_same_bytes_with_any_threads("bits=4 desc_act=true sym=false");
 }
@@ -166,14 +195,6 @@ TEST_F(SlowQuantise, Refusals) {
   refused("data=" + tiny_.file("short.jsonl", TinyRun::record("a", "b")), 4,
           {"too few", "at least 64"});
   refused("model=llama-9m tokenizer=bytes", 2, {"without weights"});
-  expect_refused(
-      run(fmt::format("export model={} output_dir={} format=gptq", path("base"), path("q")) +
-          kErrorsOnly),
-      2, {"format=gptq", "jackscrew quantize model=M data=FILE"});
-  expect_refused(run(fmt::format("merge model={} adapter=A output_dir={} format=exl2", path("base"),
-                                 path("q")) +
-                     kErrorsOnly),
-                 2, {"format=exl2", "jackscrew quantize model=M adapter=A"});
   fs::create_directories(path("q"));
   write_text_atomic(path("q") + "/notes.txt", "mine");
   expect_refused(run(quantise("q", "--quiet") + kErrorsOnly), 2, {"holds notes.txt"});

@@ -1,0 +1,101 @@
+#include "cli/written_loss.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "session/adapter.h"
+#include "session/evaluate.h"
+#include "session/loading.h"
+
+namespace jackscrew {
+
+namespace {
+
+// What the written model is compared with.
+struct Reference {
+  Recipe recipe;
+  const ModelFiles& files;
+};
+
+Reference reference_of(const Recipe& recipe, const ConvertedModel& model) {
+  const bool beside = recipe.adapters.size() == 1 && model.adapters[0].weight == 1.0;
+  if (beside) return {with_adapter_options(recipe), model.base};
+  return {without_adapters(recipe), model.result()};
+}
+
+}  // namespace
+
+void check_loss_options(const Recipe& recipe) {
+  if (!recipe.max_merge_loss || !recipe.eval_data.empty()) return;
+  throw Error(ErrorKind::usage, "max_merge_loss is set, but there is nothing to evaluate on",
+              "set eval_data");
+}
+
+Dataset read_eval_data(const Recipe& reading, const Recipe& scoring, const ConvertedModel& model,
+                       const ProgressStyle& style) {
+  const Tokenizer tokenizer = make_tokenizer(reading.tokenizer, model.result());
+  Dataset eval_data = load_texts(reading, reading.eval_data, tokenizer, DataPart::evaluation,
+                                 TargetUse::scored, style);
+  const Reference reference = reference_of(scoring, model);
+  require_room_to_score({reference.recipe, reference.files}, comparison_use(scoring.sequence_len));
+  return eval_data;
+}
+
+WrittenLoss measure_written(const Recipe& scoring, const ConvertedModel& model,
+                            const Dataset& eval_data, const fs::path& written,
+                            const ProgressStyle& style) {
+  const Recipe alone = without_adapters(scoring);
+  const SessionUse use = comparison_use(scoring.sequence_len);
+  WrittenLoss loss;
+  if (!model.adapters.empty()) {
+    const SessionUse evaluation{.training = false,
+                                .tokens = scoring.sequence_len,
+                                .max_positions = scoring.sequence_len,
+                                .kv_tokens = 0,
+                                .logits_rows = 0};
+    const auto session = open_session(alone, model.base, evaluation, style);
+    loss.base = evaluate(*session, eval_data, scoring.sequence_len, style).loss;
+  }
+  const ModelFiles files = open_model(written.string());
+  const Reference of = reference_of(scoring, model);
+  require_room_for_both({of.recipe, of.files}, {alone, files}, use);
+  const auto reference = open_session(of.recipe, of.files, use, style);
+  const auto session = open_session(alone, files, use, style);
+  loss.written = compare_sessions({*reference, model.name()}, {*session, kWrittenModel}, eval_data,
+                                  scoring.threads, style);
+  return loss;
+}
+
+void refuse_loss(const Recipe& recipe, const WrittenLoss& loss) {
+  const Comparison& written = loss.written;
+  const double more = written.loss - written.reference_loss;
+  if (!recipe.max_merge_loss || more <= *recipe.max_merge_loss) return;
+  throw Error(ErrorKind::generic,
+              fmt::format("the written model's loss is {:.4f}, {:.4f} above {:.4f} of what it is "
+                          "made of: more than max_merge_loss, so nothing was kept",
+                          written.loss, more, written.reference_loss),
+              "more bits lose less; merge and export with storage=f32 lose nothing");
+}
+
+void print_loss(const ConvertedModel& model, const WrittenLoss& loss) {
+  const auto line = [](const char* what, double value) {
+    fmt::print("  {:<16}loss {:.4f}\n", what, value);
+  };
+  if (loss.base) line("base", *loss.base);
+  line(model.adapters.empty()       ? "model"
+       : model.adapters.size() == 1 ? "base + adapter"
+                                    : "base + adapters",
+       loss.written.reference_loss);
+  fmt::print("  {:<16}loss {:.4f}  KL {:.2e}  same likeliest token {:.2f} %  ({})\n", "written",
+             loss.written.loss, loss.written.divergence, 100.0 * loss.written.agreement,
+             counted(loss.written.tokens, "token"));
+}
+
+JsonObject WrittenLoss::to_json() const {
+  JsonObject json;
+  if (base) json.add("base_loss", *base);
+  return json.merge(written.to_json());
+}
+
+}  // namespace jackscrew

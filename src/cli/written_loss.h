@@ -1,0 +1,43 @@
+// The losses on eval_data of a model that merge, export or quantize has written, measured before it
+// gets its final name.
+#pragma once
+
+#include <optional>
+
+#include "base/json_object.h"
+#include "conversion/compare.h"
+#include "conversion/convert.h"
+#include "data/dataset.h"
+#include "recipe/recipe.h"
+
+namespace jackscrew {
+
+// Reads eval_data as `reading` says, and looks whether the model that was given has room to be
+// scored, before there is work to lose. Both recipes have their lengths settled. `scoring` is that
+// of the sessions: with storage=keep and, where the reference is an adapter beside its model as in
+// training, with that adapter; else the reference is the sum of the model and its adapters in f32.
+Dataset read_eval_data(const Recipe& reading, const Recipe& scoring, const ConvertedModel& model,
+                       const ProgressStyle& style);
+
+struct WrittenLoss {
+  std::optional<double> base;  // without the adapters, if there are any
+  Comparison written;          // compared with the model and its adapters
+
+  JsonObject to_json() const;
+};
+
+// Measures the model in `written`; `scoring` as above. Throws what open_session() and
+// compare_sessions() throw.
+WrittenLoss measure_written(const Recipe& scoring, const ConvertedModel& model,
+                            const Dataset& eval_data, const fs::path& written,
+                            const ProgressStyle& style);
+
+// Throws Error(generic) where the written model loses more than max_merge_loss.
+void refuse_loss(const Recipe& recipe, const WrittenLoss& loss);
+
+void print_loss(const ConvertedModel& model, const WrittenLoss& loss);
+
+// Throws Error(usage) where max_merge_loss is set and eval_data is not.
+void check_loss_options(const Recipe& recipe);
+
+}  // namespace jackscrew

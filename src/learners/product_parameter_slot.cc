@@ -74,14 +74,13 @@ void check_product_parameters(const Learner& learner, const Product& product,
 
 void check_option_of_dw(const Learner& learner, const Product& product,
                         std::span<const WeightSpec> weights, const OptionSet& options) {
-  const char* const option = product.option_of_dw_alone();
+  const auto [option, advice] = product.option_of_dw_alone();
   const auto changes = [&](const WeightSpec& weight) { return learner.changes(weight); };
   if (option == nullptr || std::ranges::any_of(weights, changes)) return;
-  throw Error(
-      ErrorKind::usage,
-      fmt::format("{}: {}={} is of the gradients of weights, but learner={} changes none",
-                  options.origin(option), option, options.text(option), learner.name()),
-      fmt::format("leave {} out, or use a method that trains weights, such as full", option));
+  throw Error(ErrorKind::usage,
+              fmt::format("{}: {}={} is of the gradients of weights, but learner={} changes none",
+                          options.origin(option), option, options.text(option), learner.name()),
+              fmt::format("{}, or use a method that trains weights, such as full", advice));
 }
 
 }  // namespace jackscrew

@@ -102,15 +102,17 @@ class Int4Product : public Product {
     // x is packed anew for every panel, which is little beside the products of its rows.
     const int64_t step = panel_rows_of(weight, context.ops.panel_bytes(), dtype_size(DType::f32));
     const Tensor panel = context.scratch.tensor(DType::f32, {step, weight.cols()});
-    const Tensor decoded = decoded_panel(context, weight, step);
+    const bool is_stored = !stored_codes(weight).codes.empty();
+    const Tensor decoded = is_stored ? Tensor() : decoded_panel(context, weight, step);
     for (int64_t begin = 0; begin < weight.rows(); begin += step) {
       const int64_t end = std::min(weight.rows(), begin + step);
       const Tensor rotated = panel.rows(0, end - begin);
       context.ops.gemm_int8({dy.codes.rows(begin, end), dy.scales.rows(begin, end)},
                             {g.x_rows.codes, {}}, Transpose::no, rotated, Accumulate::no,
                             context.scratch);
-      rotate_back(context, rotated, values_of(context, weight, begin, end, decoded),
-                  d.rows(begin, end), Accumulate::yes);
+      // Codes that are multiplied as they are stored were not cut off here.
+      const Tensor from = is_stored ? Tensor() : values_of(context, weight, begin, end, decoded);
+      rotate_back(context, rotated, from, d.rows(begin, end), Accumulate::yes);
     }
   }
 
@@ -127,6 +129,12 @@ class Int4Product : public Product {
 
   int64_t block_of(int64_t width) const {
     return block_ > 0 ? block_ : largest_hadamard_block(width);
+  }
+
+  // The codes of a weight that is stored in just these; else empty.
+  Int4Rows stored_codes(const Weight& weight) const {
+    const Int4Rows stored = weight.as_int4_rows();
+    return stored.block == block_of(weight.cols()) ? stored : Int4Rows{};
   }
 
   int32_t gradient_limit(const Context& context) const {
@@ -163,7 +171,7 @@ class Int4Product : public Product {
     // Half of what it may be: as many rows as fit a cache beside x.
     const int64_t step = panel_rows_of(weight, context.ops.panel_bytes() / 2, 1);
     const Tensor codes = context.scratch.tensor(DType::i8, {step, cols});
-    if (const Int4Rows stored = weight.as_int4_rows(); stored.block == block_of(cols)) {
+    if (const Int4Rows stored = stored_codes(weight); !stored.codes.empty()) {
       for (int64_t begin = 0; begin < weight.rows(); begin += step) {
         const int64_t end = std::min(weight.rows(), begin + step);
         const int64_t count = end - begin;

@@ -74,8 +74,9 @@ class Int4PaperProduct : public Product {
     return "int4_steps=dynamic and no int4_block=search";
   }
 
-  const char* option_of_dw_alone() const override {
-    return options_.samples_dw && !options_.samples_dx ? "int4_sampling" : nullptr;
+  OptionOfDw option_of_dw_alone() const override {
+    if (!options_.samples_dw || options_.samples_dx) return {};
+    return {"int4_sampling", "set int4_sampling=off"};
   }
 
   // Zero: no step has been learned, no error is known.

@@ -23,7 +23,10 @@ class Int8Product : public Product {
   const char* name() const override { return "int8"; }
   DType activation_dtype() const override { return DType::f32; }
   DType operand_dtype() const override { return DType::bf16; }
-  const char* option_of_dw_alone() const override { return weight_gradient_ ? "int8_dw" : nullptr; }
+  OptionOfDw option_of_dw_alone() const override {
+    if (!weight_gradient_) return {};
+    return {"int8_dw", "leave int8_dw out"};
+  }
 
   Operand prepare(Context& context, const Tensor& x) const override {
     if (is_single_token(x)) return {x};

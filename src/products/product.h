@@ -67,9 +67,13 @@ class Product : public Contributor {
   virtual std::vector<WeightSpec> parameters(const WeightSpec& /*weight*/) const { return {}; }
   // The settings with which it keeps none, for a hint; empty where it never keeps any.
   virtual const char* settings_without_parameters() const { return ""; }
-  // The option that says how dW is computed and nothing else, if it has another value than its
-  // default; else null.
-  virtual const char* option_of_dw_alone() const { return nullptr; }
+  // The option that says how dW is computed and nothing else, and what a hint advises where nothing
+  // forms dW; a null name where none is set so.
+  struct OptionOfDw {
+    const char* name = nullptr;
+    const char* advice = "";
+  };
+  virtual OptionOfDw option_of_dw_alone() const { return {}; }
   // Writes the initial values of use.product_parameters, once the weight has its own.
   virtual void initialise(Context&, const LinearUse&) const {}
   // Computes y again: as G = dyᵀ x, row i of G ∘ W and column i of dy ∘ y have the same sum.

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "base/half.h"
@@ -19,6 +20,16 @@
 #include "quant/scale_search.h"
 
 namespace jackscrew {
+
+// The f16 of which `most` units come to `extreme`. Where f16 is subnormal it may round towards 0 by
+// more than half a unit of the extreme: the next f16 is taken then, so that no group's scale lies
+// beyond the integers.
+inline f16 unit_of(double extreme, double most) {
+  const f16 nearest = to_f16(static_cast<float>(extreme / most));
+  const double reach = std::abs(static_cast<double>(to_float(nearest))) * (most + 0.5);
+  if (reach >= std::abs(extreme)) return nearest;
+  return f16{static_cast<uint16_t>(nearest.bits + 1)};  // of either sign
+}
 
 // Each element gets the nearest code.
 template <class Block>

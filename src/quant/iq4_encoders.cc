@@ -92,9 +92,7 @@ struct Iq4XsBlock {
   void fit(size_t group, const float* x, const double* weights) {
     exact[group] = best_table_scale(x, weights);
   }
-  void set_scales() {
-    super = to_f16(static_cast<float>(extreme_of(exact.data(), exact.size()) / -32.0));
-  }
+  void set_scales() { super = unit_of(-extreme_of(exact.data(), exact.size()), 32.0); }
   void settle(size_t group, const float*, const double*) {
     const auto unit = static_cast<double>(to_float(super));
     const double small = unit != 0.0 ? nearest_code(exact[group] / unit, -32.0, 31.0) : 0.0;

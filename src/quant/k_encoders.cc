@@ -19,16 +19,6 @@ namespace {
 
 constexpr size_t kSuper = 256;  // elements
 
-// The f16 of which `most` units come to `extreme`. Where f16 is subnormal it may round towards 0 by
-// more than half a unit of the extreme: the next f16 is taken then, so that no group's scale lies
-// beyond the integers.
-f16 unit_of(double extreme, double most) {
-  const f16 nearest = to_f16(static_cast<float>(extreme / most));
-  const double reach = std::abs(static_cast<double>(to_float(nearest))) * (most + 0.5);
-  if (reach >= std::abs(extreme)) return nearest;
-  return f16{static_cast<uint16_t>(nearest.bits + 1)};  // of either sign
-}
-
 // The integer scale and minimum of a group, and the values that they stand for.
 struct SmallPair {
   int32_t scale = 0, minimum = 0;

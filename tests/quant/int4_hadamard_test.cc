@@ -203,7 +203,8 @@ TEST_F(Int4Hadamard, StochasticRoundingIsExpectedToBeExact) {
 }
 
 // Rows that are encoded again and again from what they decode to keep their scales, and so all of
-// their bytes; those that have grown get new ones; a step that is not finite changes nothing.
+// their bytes; those that have grown get new ones, and those that are not finite show it; a step
+// that is not finite changes nothing.
 TEST_F(Int4Hadamard, UpdatesInPlaceDoNotMoveTheScales) {
   const int64_t rows = 8;
   const int64_t cols = 256;
@@ -230,6 +231,9 @@ TEST_F(Int4Hadamard, UpdatesInPlaceDoNotMoveTheScales) {
   const auto grown = bytes;
   again(3.0f);
   EXPECT_EQ(bytes, grown);
+  scalars.finite = 1;
+  again(std::numeric_limits<float>::infinity());
+  for (const float value : decoded(bytes, rows, cols)) EXPECT_FALSE(std::isfinite(value));
 }
 
 TEST_F(Int4Hadamard, DistortsAsLittleAsItShould) {

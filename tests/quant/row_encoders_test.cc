@@ -106,8 +106,12 @@ TEST(RowEncoders, SmallNumbersLoseLittleMore) {
   std::vector<float> row(kCols * 16);
   for (const float size : {2e-4f, 1e-4f, 5e-5f, 3e-5f}) {
     for (float& x : row) x = size * normal(random);
-    for (const auto& [name, most] : std::map<std::string, double>{
-             {"q2_k", 0.3}, {"q3_k", 0.16}, {"q4_k", 0.08}, {"q5_k", 0.06}, {"q6_k", 0.03}}) {
+    for (const auto& [name, most] : std::map<std::string, double>{{"q2_k", 0.3},
+                                                                  {"q3_k", 0.16},
+                                                                  {"q4_k", 0.08},
+                                                                  {"q5_k", 0.06},
+                                                                  {"q6_k", 0.03},
+                                                                  {"iq4_xs", 0.1}}) {
       const RowEncoder& encoder = *find_row_encoder(find_format(name));
       EXPECT_LT(relative_rms(decoded(encoder, row), row), most) << name << " of " << size;
     }

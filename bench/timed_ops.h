@@ -106,6 +106,7 @@ class TimedOps : public Ops {
   void repeat(const std::vector<int64_t>& key, const std::function<void()>& body) override {
     is_on_ ? body() : inner_->repeat(key, body);
   }
+  void forget_repeats() override { inner_->forget_repeats(); }
   RepeatCounts repeat_counts() const override { return inner_->repeat_counts(); }
   // The norm of the gradients, or the update with what it encodes: measured as a whole, none of its
   // kernels by itself.

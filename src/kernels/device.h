@@ -29,6 +29,11 @@ class Device {
   virtual std::unique_ptr<Ops> make_plan_ops(Memory& memory) const = 0;
   // The product name of a GPU; empty for the CPU.
   virtual std::string model() const { return ""; }
+  // Tells a GPU from all others, whatever its number is to this process; empty for the CPU.
+  virtual std::string identity() const { return ""; }
+  // What the last bits of a GPU's results depend on: its model and its library's version; empty for
+  // the CPU, where that is the Ops' isa().
+  virtual std::string arithmetic() const { return ""; }
   // The name, and for a GPU its model as well.
   std::string description() const;
   // Free bytes of the device's own memory; nullopt if it computes in the host's.

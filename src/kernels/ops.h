@@ -154,6 +154,8 @@ class Ops {
   virtual void repeat(const std::vector<int64_t>& /*key*/, const std::function<void()>& body) {
     body();
   }
+  // Drops what is recorded, where work of the same keys will be other work from here on.
+  virtual void forget_repeats() {}
   virtual RepeatCounts repeat_counts() const { return {}; }
 
   // Issues the work of body(), of which each part that follows a begin_part() has nothing to do

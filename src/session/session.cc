@@ -309,7 +309,7 @@ void Session::watch_gradients() {
   });
   norm_->watch(std::move(gradients));
   lane_sums_.watch(std::move(accumulated));
-  ++graph_epoch_;
+  ops_->forget_repeats();
 }
 
 void Session::schedule_restored() {
@@ -323,7 +323,7 @@ void Session::restored() {
   Context run = context(false);
   scratch_.reset();
   stage_->restored(run);
-  ++graph_epoch_;
+  ops_->forget_repeats();
 }
 
 bool Session::begin_step(Context& run, int64_t step) {
@@ -387,8 +387,8 @@ void Session::accumulate_whole(Context& run, const StepBatch& batch) {
       stage_->backward(run, on_device, d, stash);
     };
     // The key has everything that determines what is issued and where its tensors lie.
-    ops_->repeat({kMicroBatch, graph_epoch_, on_device.tokens(), on_device.sequences(),
-                  on_device.targets.size(), run.is_last_micro_batch ? 1 : 0},
+    ops_->repeat({kMicroBatch, on_device.tokens(), on_device.sequences(), on_device.targets.size(),
+                  run.is_last_micro_batch ? 1 : 0},
                  work);
     before.tokens += micro_batch.tokens();
     before.targets += micro_batch.target_count;
@@ -405,7 +405,7 @@ void Session::apply(const WeightDecay& weight_decay) {
       norm_->compute(run);
       stage_->apply(run, weight_decay);
     };
-    ops_->repeat({kUpdate, graph_epoch_, std::bit_cast<int64_t>(weight_decay.matrices),
+    ops_->repeat({kUpdate, std::bit_cast<int64_t>(weight_decay.matrices),
                   std::bit_cast<int64_t>(weight_decay.vectors)},
                  work);
   } else {

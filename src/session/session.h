@@ -285,9 +285,8 @@ class Session {
   KvCache cache_;
   Arena cache_arena_;  // of the cache where nothing is trained
   LogitsListener logits_listener_;
-  OwnedTensor logits_;         // f32 [logits_rows, vocab]
-  OwnedTensor staged_logits_;  // the same on the host, see InFlight
-  int64_t graph_epoch_ = 0;    // counts changes of what learns, and where it lies, or may
+  OwnedTensor logits_;                      // f32 [logits_rows, vocab]
+  OwnedTensor staged_logits_;               // the same on the host, see InFlight
   std::unique_ptr<NoAllocation> step_ban_;  // from accumulate() to apply()
 };
 

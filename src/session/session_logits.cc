@@ -74,7 +74,7 @@ Tensor Session::compute_logits(std::span<const int32_t> ids, int64_t rows, bool 
   };
   if (use_cache && tokens == 1 && use_.place.is_whole()) {
     // What differs from the token before has just been copied to the device.
-    ops_->repeat({kToken, graph_epoch_, rows}, work);
+    ops_->repeat({kToken, rows}, work);
   } else {
     work();
   }

@@ -12,7 +12,7 @@
 namespace jackscrew {
 
 RankFacts facts_of(const Recipe& recipe, const ModelFiles& files) {
-  RankFacts facts{isa_name(choose_isa(recipe.isa)), open_device(recipe)->model(),
+  RankFacts facts{isa_name(choose_isa(recipe.isa)), open_device(recipe)->arithmetic(),
                   model_fingerprint(files, recipe.adapter)};
   const std::string original = find_learner(recipe.learner).make(recipe.options)->original_model();
   if (!original.empty()) facts.original = model_fingerprint(open_model(original), {});
@@ -68,7 +68,8 @@ void require_alike(std::span<const RankFacts> ranks, const Layout& layout, bool 
       refuse(own.gpu.empty() ? "its CPU" : own.gpu, first.gpu.empty() ? "its CPU" : first.gpu,
              hint);
     }
-    if (own.isa == first.isa) return;
+    // What a GPU computes does not depend on its host's CPU.
+    if (!own.gpu.empty() || own.isa == first.isa) return;
     const auto lower = std::min(parse_isa(own.isa), parse_isa(first.isa));
     refuse(own.isa, first.isa,
            fmt::format("set isa={}, which both have", isa_name(lower.value_or(IsaLevel::v3))));
@@ -124,26 +125,31 @@ std::vector<SharedMemory> memory_of(const Recipe& recipe, const SessionPlan& pla
   const auto device = open_device(recipe);
   // With a budget, what is free is the user's business.
   if (const auto own = device->bookable_memory(); own && !recipe.device_memory) {
-    out.push_back({fmt::format("{} of {}", device->name(), host), plan.ledger.peak, own});
+    out.push_back(
+        {fmt::format("{} of {}", device->name(), host), plan.ledger.peak, own, device->identity()});
   }
   return out;
 }
 
 void put(MessageWriter& out, const SharedMemory& memory) {
-  out.put(memory.place).put(memory.needed).put(memory.available.value_or(-1));
+  out.put(memory.place).put(memory.gpu).put(memory.needed).put(memory.available.value_or(-1));
 }
 
 SharedMemory get_memory(MessageReader& in) {
   SharedMemory memory;
   memory.place = in.get_text();
+  memory.gpu = in.get_text();
   memory.needed = in.get<int64_t>();
   if (const auto available = in.get<int64_t>(); available >= 0) memory.available = available;
   return memory;
 }
 
 void require_fit_together(std::span<const SharedMemory> ranks) {
+  // A GPU's number is one among those that a process sees: with one for each, all are cuda:0.
   std::map<std::string, std::vector<const SharedMemory*>> places;
-  for (const SharedMemory& rank : ranks) places[rank.place].push_back(&rank);
+  for (const SharedMemory& rank : ranks) {
+    places[rank.gpu.empty() ? rank.place : rank.gpu].push_back(&rank);
+  }
   for (const auto& [place, in_it] : places) {
     int64_t needed = 0;
     std::optional<int64_t> available;
@@ -154,8 +160,8 @@ void require_fit_together(std::span<const SharedMemory> ranks) {
     if (!available || needed <= *available) continue;
     throw Error(ErrorKind::does_not_fit,
                 fmt::format("the {} on {} need {} together, but only {} is free there",
-                            counted(std::ssize(in_it), "rank"), place, human_bytes(needed),
-                            human_bytes(*available)),
+                            counted(std::ssize(in_it), "rank"), in_it.front()->place,
+                            human_bytes(needed), human_bytes(*available)),
                 "start fewer ranks on it, or see `jackscrew plan` for what takes the memory");
   }
 }

@@ -16,7 +16,7 @@ namespace jackscrew {
 // What decides whether ranks compute the same.
 struct RankFacts {
   std::string isa;     // the level that this machine would compute with
-  std::string gpu;     // the product name of the GPU that computes; empty: the CPU does
+  std::string gpu;     // Device::arithmetic(); empty: the CPU computes
   uint32_t model = 0;  // model_fingerprint()
   // Of the model before it was quantised, by which adapters begin; 0 without one.
   uint32_t original = 0;
@@ -51,6 +51,7 @@ struct SharedMemory {
   std::string place;  // "anna", or "cuda:0 of anna"
   int64_t needed = 0;
   std::optional<int64_t> available;  // free there, bytes; nullopt: no limit
+  std::string gpu = {};              // Device::identity(); empty: the machine's memory
 };
 // What a rank takes of its machine's memory and, where it computes on one, of its GPU's.
 std::vector<SharedMemory> memory_of(const Recipe& recipe, const SessionPlan& plan,

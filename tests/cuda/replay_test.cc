@@ -126,6 +126,17 @@ TEST_F(CudaReplay, RecordsWhatComesMostOften) {
   EXPECT_EQ(bodies_, 8 + 8 + 3);
 }
 
+// As in a run whose weights that learn change from time to time: each time it is other work.
+TEST_F(CudaReplay, RecordsAnewWhatItWasToldToForget) {
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < 5; ++i) add(7);
+    ops_->forget_repeats();
+  }
+  EXPECT_EQ(sum(), 50.0f);
+  EXPECT_EQ(ops_->repeat_counts().recorded, 10);
+  EXPECT_EQ(bodies_, 20);
+}
+
 TEST_F(CudaReplay, MarksMomentsOfTheStream) {
   const auto one = [&] {
     ops_->launch(AddScaled{x_.view().data<float>(), y_.view().data<float>(), 1.0f, 4}, 1);

@@ -89,6 +89,11 @@ TEST(Opening, CopiesOfAStageComputeAlike) {
   }
   expect_message(ErrorKind::device, "rank 1 would compute with A100, rank 0 with its CPU",
                  all({v4, gpu}, copies));
+  // What a GPU computes depends on its library, not on the CPU beside it.
+  const RankFacts beside_v3{"x86-64-v3", "A100", 1}, older{"x86-64-v4", "A100 and cuBLAS 12.4", 1};
+  all({gpu, beside_v3}, copies)();
+  expect_message(ErrorKind::device, "rank 1 would compute with A100 and cuBLAS 12.4, rank 0",
+                 all({gpu, older}, copies));
   expect_message(ErrorKind::device, "rank 3 would compute with its CPU, rank 1 with A100",
                  all({v4, gpu, v4, v4}, {.stages = 2, .replicas = 2, .lanes = 2}));
   // Both ends hold a tied embedding; the stages between them do not.
@@ -153,6 +158,14 @@ TEST(Opening, RanksOfAMachineShareItsMemory) {
                  [&] { require_fit_together(beside); });
   const std::vector<SharedMemory> budgeted = {{"anna", 6 * kGiB, {}}, {"anna", 6 * kGiB, {}}};
   require_fit_together(budgeted);
+  // cuda:0 to either rank: two GPUs, or the same one.
+  const auto on_gpus = [](const char* first, const char* second) {
+    return std::vector<SharedMemory>{{"cuda:0 of anna", 6 * kGiB, 10 * kGiB, first},
+                                     {"cuda:0 of anna", 6 * kGiB, 10 * kGiB, second}};
+  };
+  require_fit_together(on_gpus("a", "b"));
+  expect_message(ErrorKind::does_not_fit, "the 2 ranks on cuda:0 of anna need 12.00 GiB together",
+                 [&] { require_fit_together(on_gpus("a", "a")); });
 }
 
 TEST(Opening, AnotherTrainingHasAnotherFingerprint) {

@@ -54,6 +54,7 @@ __device__ TilePosition find_tile_by_work(const int32_t* cu_seqlens, int64_t seq
       before += tiles - 1;
       ++of_rank;
     }
+    if (of_rank == 0) break;  // no sequence has a tile of this rank, and so none of a higher one
     int64_t left = number - before;
     if (left < 0 || left >= of_rank) continue;
     int64_t sequence = 0;

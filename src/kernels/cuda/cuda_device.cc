@@ -59,10 +59,14 @@ int capability_of(int index) {
          attribute(cudaDevAttrComputeCapabilityMinor, index);
 }
 
-std::string name_of(int index) {
+cudaDeviceProp properties_of(int index) {
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, index), "asking a GPU's name");
-  return properties.name;
+  return properties;
+}
+
+std::string name_of(int index) {
+  return properties_of(index).name;
 }
 
 // Throws if the GPU is too old.
@@ -123,6 +127,18 @@ class CudaDevice : public Device {
 
   std::string name() const override { return fmt::format("cuda:{}", index_); }
   std::string model() const override { return name_of(index_); }
+  std::string identity() const override {
+    const cudaDeviceProp properties = properties_of(index_);
+    std::string text;
+    for (const char byte : properties.uuid.bytes) {
+      text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+    }
+    return text;
+  }
+  std::string arithmetic() const override {
+    return fmt::format("{} and cuBLAS {}", model(),
+                       cuda::version_text(libraries_.cublaslt->version()));
+  }
   std::unique_ptr<Backing> make_backing() const override {
     return std::make_unique<CudaBacking>(index_);
   }

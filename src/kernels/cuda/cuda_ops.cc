@@ -185,6 +185,10 @@ class CudaOps : public Ops {
   void repeat(const std::vector<int64_t>& key, const std::function<void()>& body) override {
     replay_.run(key, body, stream());
   }
+  void forget_repeats() override {
+    finish();
+    replay_.forget();
+  }
   RepeatCounts repeat_counts() const override { return replay_.counts(); }
 
   void in_batches(const std::function<void()>& body) override { batches_.run(body, stream_.get()); }
@@ -235,8 +239,7 @@ class CudaOps : public Ops {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     check(cudaStreamIsCapturing(stream(), &status), "asking a stream whether it records");
     if (status != cudaStreamCaptureStatusNone) return;
-    finish();
-    replay_.forget();
+    forget_repeats();
     cudnn_->forget();
   }
 

@@ -88,7 +88,8 @@ void Transfer::for_pieces(const Tensor& to, const Tensor& from, int64_t most, co
 
 Transfer::Ring::Ring(size_t count, int64_t bytes) : buffers_(count) {
   for (Buffer& buffer : buffers_) {
-    check(cudaMallocHost(&buffer.data, static_cast<size_t>(bytes)), "pinning memory for copies");
+    check(cudaMallocHost(&buffer.data, static_cast<size_t>(bytes)), "pinning memory for copies",
+          "the machine's own memory is short: close other programs, or raise ulimit -l");
     check(cudaEventCreateWithFlags(&buffer.done, cudaEventDisableTiming), "making an event");
   }
 }

@@ -37,8 +37,12 @@ enum cudaDeviceAttr {
 struct cudaPointerAttributes {
   cudaMemoryType type;
 };
+struct cudaUUID_t {
+  char bytes[16];
+};
 struct cudaDeviceProp {
   char name[256];
+  cudaUUID_t uuid;
 };
 using cudaStream_t = struct EmulatedStream*;
 using cudaEvent_t = struct EmulatedEvent*;

@@ -85,9 +85,10 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
                : static_cast<int>(machine().shared_memory);
   return cudaSuccess;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
   const Locked lock;
   std::strcpy(properties->name, "emulated GPU");
+  properties->uuid = {{'G', 'P', 'U', static_cast<char>(index)}};
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {

@@ -245,6 +245,55 @@ TEST(CommandOptions, TheMethodOfARecipeComesWithItsOptions) {
   EXPECT_EQ(longest("method=prompt prompt_tokens=6 sequence_len=16 tokenizer=bytes"), 10);
 }
 
+// Of the adapter that is given as well. Each sequence begins with the prompt.
+TEST(CommandOptions, DataAreCutAsTrainingCutsThem) {
+  const TinyRun tiny("cut_data");
+  tiny.must_train("base", "method=full max_steps=1 report_samples=0");
+  const std::string model = " tokenizer=bytes model=" + tiny.path("base").string();
+  tiny.must_train("prompt",
+                  "init=pretrained method=prompt prompt_tokens=4 max_steps=1 "
+                  "report_samples=0" +
+                      model);
+  const std::string text = tiny.file("text.txt", std::string(400, 'a'));
+  const auto stats = [&](const std::string& more) {
+    return nlohmann::json::parse(
+        run("data stats --json packing=false data=" + text + model + more + " 2>/dev/null").out);
+  };
+  // The model has 128 positions.
+  EXPECT_EQ(stats("")["lengths"]["longest"], 128);
+  const std::string adapter = " adapter=" + tiny.path("prompt").string();
+  const nlohmann::json with_prompt = stats(adapter + " sequence_len=16");
+  EXPECT_EQ(with_prompt["lengths"]["longest"], 12);
+  // 401 tokens in 34 windows.
+  EXPECT_EQ(with_prompt["rows"], 34);
+  EXPECT_DOUBLE_EQ(with_prompt["fill_rate"].get<double>(), (401.0 + 34 * 4) / (34 * 16));
+  const std::string preview = run("data preview data=" + text + model + adapter).out;
+  EXPECT_NE(preview.find("in windows of 124;"), std::string::npos) << preview;
+  expect_refused(run("data stats sequence_len=129 data=" + text + model + kErrorsOnly), 2,
+                 {"only 128 positions"});
+  // Short examples share a row with a prompt for each.
+  const std::string records =
+      tiny.file("short.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"cd\"}\n{\"text\": \"ef\"}\n");
+  EXPECT_EQ(stats(adapter + " packing=true sequence_len=16 data=" + records)["rows"], 2);
+  EXPECT_EQ(stats(" packing=true sequence_len=16 data=" + records)["rows"], 1);
+}
+
+// Which may be shorter than sequence_len: that of the model, or what a prompt leaves of it.
+TEST(CommandOptions, AStrideIsHeldAgainstTheWindow) {
+  const TinyRun tiny("stride");
+  const std::string book = tiny.file("book.txt", std::string(1000, 'a'));
+  const std::string eval = "eval init=random tokenizer=bytes threads=1 model=" + tiny.config();
+  expect_refused(run(eval + " stride=512 data=" + book + kErrorsOnly), 2,
+                 {"stride 512 is more than the 128 tokens of a window"});
+  const std::string prompt = eval + " method=prompt sequence_len=64 stride=60 data=";
+  expect_refused(run(prompt + book + kErrorsOnly), 2,
+                 {"stride 60 is more than the 44 tokens of a window"});
+  const Outcome records = run(prompt + tiny.eval_data() + kErrorsOnly);
+  EXPECT_EQ(records.exit_code, 0) << records.out;
+  EXPECT_NE(records.out.find("eval does not use stride without a .txt file"), std::string::npos)
+      << records.out;
+}
+
 // plan and train write recipes, which may be for other commands, too.
 TEST(CommandOptions, RecipesKeepWhatIsForOtherCommands) {
   const TinyRun tiny("kept_options");

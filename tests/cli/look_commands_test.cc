@@ -192,6 +192,19 @@ TEST(Data, AnEmptyFileHasNothingToShow) {
   }
 }
 
+// Of a data set no more is read than is needed for the warnings, be it good or bad.
+TEST(Data, PreviewDoesNotCountWhatItHasNotRead) {
+  const TemporaryDirectory directory("jackscrew_data");
+  std::string records;
+  for (int i = 0; i < 1200; ++i) records += i % 10 == 0 ? "{\"id\": 1}\n" : "{\"text\": \"a\"}\n";
+  const std::string command =
+      "data preview quiet=true on_bad_record=skip data=" + directory.file("data.jsonl", records);
+  for (const std::string& tokenizer : {std::string(), kBytes}) {
+    const std::string shown = run(command + tokenizer).out;
+    EXPECT_NE(shown.find("and at least 897 more records"), std::string::npos) << shown;
+  }
+}
+
 // Neither a page of nothing nor a page of space is what was meant.
 TEST(Data, PreviewWarnsOfAnEmptyText) {
   const TemporaryDirectory directory("jackscrew_data_preview_empty_text");

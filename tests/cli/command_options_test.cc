@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "base/text.h"
 #include "cli/arguments.h"
@@ -400,12 +401,88 @@ TEST(CommandOptions, TheSchemaTakesWhatRecipesHave) {
   EXPECT_TRUE(takes(properties["data"], "array"));
   EXPECT_TRUE(takes(properties["data_weights"], "number"));
   EXPECT_EQ(properties["data_weights"]["anyOf"][1]["items"]["type"],
-            nlohmann::json({"string", "number"}));
+            nlohmann::json({"string", "number", "boolean"}));
   EXPECT_EQ(properties["modules_to_save"]["anyOf"][1]["items"]["enum"].size(), 2u);
   EXPECT_TRUE(takes(properties["active_params"], "number"));
   EXPECT_TRUE(takes(properties["learning_rate"], "number"));
   EXPECT_TRUE(takes(properties["learning_rate"], "string"));  // 1e-5, to readers of YAML 1.1
   EXPECT_TRUE(properties["storage"].contains("enum"));
+}
+
+bool is_of_type(const nlohmann::json& value, const std::string& type) {
+  if (type == "integer") return value.is_number_integer();
+  return type == "number" ? value.is_number() : type == value.type_name();
+}
+
+// Whether a JSON schema, of the words that ours has, takes a value.
+bool accepts(const nlohmann::json& schema, const nlohmann::json& value) {
+  const auto any_of = [](const nlohmann::json& all, const auto& fits) {
+    return all.is_array() ? std::ranges::any_of(all, fits) : fits(all);
+  };
+  if (schema.contains("anyOf") &&
+      !any_of(schema["anyOf"], [&](const auto& one) { return accepts(one, value); })) {
+    return false;
+  }
+  if (schema.contains("enum") &&
+      !any_of(schema["enum"], [&](const auto& one) { return one == value; })) {
+    return false;
+  }
+  if (schema.contains("type") &&
+      !any_of(schema["type"], [&](const auto& type) { return is_of_type(value, type); })) {
+    return false;
+  }
+  if (schema.contains("pattern") && value.is_string() &&
+      !std::regex_search(value.get<std::string>(),
+                         std::regex(schema["pattern"].get<std::string>()))) {
+    return false;
+  }
+  if (value.is_number() &&
+      (value < schema.value("minimum", value) || value > schema.value("maximum", value))) {
+    return false;
+  }
+  return !value.is_array() || !schema.contains("items") ||
+         std::ranges::all_of(value,
+                             [&](const auto& item) { return accepts(schema["items"], item); });
+}
+
+// A value of a recipe, with spaces around it, as an editor reads it.
+nlohmann::json yaml_value(const std::string& padded) {
+  const size_t begin = padded.find_first_not_of(' ');
+  if (begin == std::string::npos) return nullptr;
+  const std::string text = padded.substr(begin, padded.find_last_not_of(' ') + 1 - begin);
+  if (text.front() == '[') {
+    auto items = nlohmann::json::array();
+    if (text == "[]") return items;
+    for (const std::string& item : split(text.substr(1, text.size() - 2), ',')) {
+      items.push_back(yaml_value(item));
+    }
+    return items;
+  }
+  const auto value = nlohmann::json::parse(text, nullptr, false);
+  return value.is_discarded() ? nlohmann::json(text) : value;
+}
+
+TEST(CommandOptions, TheSchemaTakesEveryDefaultAsItIsWritten) {
+  const auto properties = nlohmann::json::parse(run("config schema").out)["properties"];
+  size_t lines = 0;
+  for (const std::string& line : split(program_options().to_yaml(), '\n')) {
+    if (line.empty() || line.front() == '#') continue;
+    const size_t colon = line.find(": ");
+    const std::string name = line.substr(0, colon);
+    const std::string text = line.substr(colon + 1, line.find(" # ") - colon - 1);
+    ASSERT_TRUE(properties.contains(name)) << line;
+    EXPECT_TRUE(accepts(properties[name], yaml_value(text))) << line;
+    if (properties[name].contains("default")) {
+      EXPECT_TRUE(accepts(properties[name], properties[name]["default"])) << line;
+    }
+    ++lines;
+  }
+  EXPECT_GT(lines, 100u);
+  EXPECT_TRUE(accepts(properties["int4_bit_split"], "6"));
+  EXPECT_FALSE(accepts(properties["int4_bit_split"], 8));
+  EXPECT_TRUE(accepts(properties["resume"], true));
+  EXPECT_FALSE(accepts(properties["sequence_len"], 0));
+  EXPECT_FALSE(accepts(properties["sequence_len"], "long"));
 }
 
 }  // namespace

@@ -322,6 +322,33 @@ TEST(SlowLogits, IdsAndLogitsOfTheFirstWindow) {
   EXPECT_EQ(run("help logits").exit_code, 0);
 }
 
+// Neither replaced nor joined by a file that would be taken for one of them.
+TEST(Logits, LeavesWhatItReads) {
+  const TemporaryDirectory directory("jackscrew_logits_read");
+  const std::string text = directory.file("text.txt", "Hello, world");
+  const fs::path model = directory.path() / "model", adapter = directory.path() / "adapter";
+  fs::copy(golden_model("gqa_tied"), model);
+  fs::copy(golden_model("lora"), adapter);
+  const fs::path cache = directory.path() / "cache";
+  fs::create_directory(cache);
+  fs::rename(model / "model.safetensors", cache / "blob");
+  fs::create_symlink(cache / "blob", model / "model.safetensors");
+  const auto refused = [&](const fs::path& output, const char* says) {
+    const auto before = fs::exists(output) ? read_text(output) : std::string();
+    expect_refused(
+        run("logits overwrite=true tokenizer=bytes data=" + text + " model=" + model.string() +
+            " adapter=" + adapter.string() + " output=" + output.string() + kErrorsOnly),
+        2, {output.string() + says});
+    EXPECT_EQ(fs::exists(output) ? read_text(output) : std::string(), before);
+  };
+  for (const fs::path& file : {model / "config.json", model / "model.safetensors", cache / "blob",
+                               adapter / "adapter_model.safetensors"}) {
+    refused(file, " is what is read, and would be replaced");
+  }
+  refused(model / "tokenizer.json", " would be among the files of ");
+  refused(adapter / "new.safetensors", " would be among the files of ");
+}
+
 TEST(Doctor, SaysWhatItFinds) {
   const json found = json::parse(run("doctor --json").out);
   for (const char* key : {"version", "cpu", "isa", "onednn"}) EXPECT_TRUE(found[key].is_string());

@@ -35,10 +35,20 @@ ordered_json json_value(const std::string& text) {
   return text;
 }
 
-// Whatever a plain value may look like to a YAML reader: "a", 3, 0.5.
+// Words, each also as what a YAML reader may take it for: "6" and 6.
+ordered_json words_schema(const std::vector<std::string>& words) {
+  ordered_json values = ordered_json::array();
+  for (const std::string& word : words) {
+    values.push_back(word);
+    if (ordered_json value = json_value(word); !value.is_string()) values.push_back(value);
+  }
+  return {{"enum", values}};
+}
+
+// Whatever a plain value may look like to a YAML reader: "a", 3, 0.5, true.
 ordered_json plain_schema(const std::vector<std::string>& choices) {
-  if (!choices.empty()) return {{"enum", choices}};
-  return {{"type", {"string", "number"}}};
+  if (!choices.empty()) return words_schema(choices);
+  return {{"type", {"string", "number", "boolean"}}};
 }
 
 ordered_json type_schema(const OptionSpec& spec) {
@@ -72,7 +82,7 @@ ordered_json type_schema(const OptionSpec& spec) {
   if (spec.type == OptionType::number) {
     any.push_back({{"type", "string"}, {"pattern", "^[0-9.]+[eE][-+]?[0-9]+$"}});
   }
-  if (!choices.empty()) any.push_back({{"enum", choices}});
+  if (!choices.empty()) any.push_back(words_schema(choices));
   return any.size() == 1 ? schema : ordered_json{{"anyOf", any}};
 }
 
@@ -82,8 +92,11 @@ void print_schema() {
   for (const OptionValue& option : options.values()) {
     if (!options.tables()[option.table].saved) continue;
     ordered_json property = type_schema(option.spec);
+    const bool is_open = option.text.empty() && option.spec.type != OptionType::list;
+    // The program writes such keys, too, with nothing behind them.
+    if (is_open) property = {{"anyOf", {property, {{"type", "null"}}}}};
     property["description"] = option.spec.help;
-    if (!option.text.empty() && option.spec.type != OptionType::list) {
+    if (!is_open && option.spec.type != OptionType::list) {
       property["default"] = json_value(option.text);
     }
     properties[option.spec.name] = property;

@@ -12,8 +12,10 @@
 #include "data/batch.h"
 #include "data/dataset_builder.h"
 #include "data/encode_records.h"
+#include "session/adapter.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
+#include "session/plan.h"
 
 namespace jackscrew {
 
@@ -28,14 +30,21 @@ bool is_read(const Recipe& recipe, size_t data) {
   return recipe.data_weights.empty() || recipe.data_weights[data] != 0.0;
 }
 
+// The recipe as training resolves it: a tokenizer alone has no positions that limit it.
+Recipe settled(const Recipe& given, const ModelFiles& files) {
+  Recipe recipe = with_adapter_options(given);
+  if (files.config.vocab_size > 0) settle_lengths(recipe, files);
+  return recipe;
+}
+
 // Shared by all three subcommands: the recipe, tokenizer and data files.
 struct Reader {
-  explicit Reader(const Recipe& from)
-      : recipe(from),
-        files(open_tokenizer(from.model, from.adapter, from.tokenizer)),
-        tokenizer(make_tokenizer(from.tokenizer, files)),
-        options(dataset_options(from, tokenizer)),
-        places(data_places(from.data)) {}
+  explicit Reader(const Recipe& given)
+      : files(open_tokenizer(given.model, given.adapter, given.tokenizer)),
+        recipe(settled(given, files)),
+        tokenizer(make_tokenizer(recipe.tokenizer, files)),
+        options(dataset_options(recipe, tokenizer)),
+        places(data_places(recipe.data)) {}
 
   // Visits every record whole, in order: at most `most` of each data set (0: all), none of a data
   // set with weight 0.
@@ -48,8 +57,8 @@ struct Reader {
     }
   }
 
-  const Recipe& recipe;
   ModelFiles files;
+  Recipe recipe;
   Tokenizer tokenizer;
   DatasetOptions options;
   std::vector<DataPlace> places;  // recipe.data
@@ -130,9 +139,10 @@ int64_t preview_limit(const Recipe& recipe) {
   return recipe.max_samples > 0 ? std::min(recipe.max_samples, kPreviewRead) : kPreviewRead;
 }
 
-void print_rest(int64_t seen) {
+// `seen` of the records that were read could be read.
+void print_rest(int64_t seen, int64_t read) {
   if (seen <= kPreviewRecords) return;
-  fmt::print("and {}{} more records\n", seen >= kPreviewRead ? "at least " : "",
+  fmt::print("and {}{} more records\n", read >= kPreviewRead ? "at least " : "",
              seen - kPreviewRecords);
 }
 
@@ -150,7 +160,7 @@ void preview(const Reader& reader) {
   };
   reader.records(most, show, [&](const Error& error) { stats.add_bad(error.what()); });
   require_records(reader.recipe, reader.places, stats);
-  print_rest(shown);
+  print_rest(shown, stats.records);
   for (const std::string& line : data_warnings(stats)) warn(line);
 }
 
@@ -221,7 +231,7 @@ void preview_records(const Recipe& recipe, const std::vector<DataPlace>& places)
     }
   }
   require_records(recipe, places, stats);
-  print_rest(shown);
+  print_rest(shown, stats.records);
   for (const std::string& line : data_warnings(stats)) warn(line);
   if (!recipe.quiet) {
     write_stderr(
@@ -237,7 +247,7 @@ void stats(const Reader& reader) {
   if (!recipe.data_weights.empty()) data = data.weighted(recipe.data_weights, recipe.seed);
   const BatchSampler sampler(
       data, {recipe.sequence_len, recipe.micro_batch_size, recipe.gradient_accumulation_steps,
-             recipe.packing, recipe.seed});
+             recipe.packing, recipe.seed, virtual_tokens(recipe)});
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < data.size(); ++i) lengths.push_back(data.length(i));
   std::sort(lengths.begin(), lengths.end());
@@ -269,10 +279,10 @@ void stats(const Reader& reader) {
   }
   fmt::print("records    {}: {} used, {} cut to {} tokens, {} skipped (nothing to train on)\n",
              counts.records, counted(counts.examples, "example"), counts.truncated,
-             recipe.sequence_len, counts.dropped);
+             reader.options.sequence_len, counts.dropped);
   if (counts.too_long > 0) {
     fmt::print("           {} skipped: longer than {} tokens\n", counts.too_long,
-               recipe.sequence_len);
+               reader.options.sequence_len);
   }
   if (repeated > 0) fmt::print("           {}\n", counted(repeated, "duplicate"));
   fmt::print("tokens     {}, {} trained on ({:.1f}%)\n", counts.tokens, counts.trained_tokens,

@@ -30,15 +30,13 @@ struct HeldOut {
 // `data` that the command line names, or what the recipe of a training run holds out.
 HeldOut held_out(const Recipe& recipe) {
   const OptionSet& options = recipe.options;
-  if (options.origin("data") == kCommandLine) {
-    options.require("data", "eval");
+  const bool is_named = options.origin("data") == kCommandLine;
+  if (is_named || recipe.eval_data.empty()) options.require("data", "eval");
+  if (is_named) {
     warn_of_unused(recipe, "eval", {"eval_data", "val_size"}, " beside data");
     return {recipe.data};
   }
-  if (recipe.eval_data.empty()) {
-    options.require("data", "eval");
-    return {recipe.data, recipe.val_size};
-  }
+  if (recipe.eval_data.empty()) return {recipe.data, recipe.val_size};
   if (!recipe.quiet && options.was_set("data")) {
     write_stderr(fmt::format("scoring eval_data: {}\n", fmt::join(recipe.eval_data, ", ")));
   }
@@ -67,9 +65,10 @@ std::vector<Dataset> load_scored(const Recipe& recipe, const HeldOut& scored,
     return parts;
   }
   DatasetOptions options = dataset_options(recipe, tokenizer);
-  options.stride = recipe.stride;
   const std::vector<DataPlace> places = data_places(scored.data);
-  if (std::ranges::none_of(places, has_documents)) {
+  if (std::ranges::any_of(places, has_documents)) {
+    options.stride = recipe.stride;
+  } else {
     warn_of_unused(recipe, "eval", {"stride"}, " without a .txt file");
   }
   std::vector<Dataset> parts;

@@ -35,17 +35,36 @@ std::vector<int32_t> first_window(const Recipe& recipe, const Tokenizer& tokeniz
   return ids;
 }
 
-int write_logits(const Recipe& given) {
-  Recipe recipe = with_adapter_options(given);
-  for (const char* option : {"model", "data", "output"}) recipe.options.require(option, "logits");
-  std::vector<std::string> sources = recipe.data;
-  sources.push_back(recipe.model);
-  for (const std::string& source : sources) {
-    if (!is_same_file(recipe.output, source)) continue;
+// Throws Error(usage) where the output is among the files that are read, or would be: a name that
+// is new in a model's directory may be one that is looked for there.
+void check_output_is_not_read(const Recipe& recipe) {
+  const fs::path output = fs::absolute(recipe.output);
+  const auto refuse_if_read = [&](const fs::path& file) {
+    if (!is_same_file(output, file)) return;
     throw Error(ErrorKind::usage,
                 fmt::format("{} is what is read, and would be replaced", recipe.output),
                 "give another output");
+  };
+  for (const fs::path source : {recipe.model, recipe.adapter, recipe.tokenizer}) {
+    refuse_if_read(source);
+    std::error_code none;  // it need not be a directory
+    // Those of a download cache are links to files elsewhere.
+    for (const auto& entry : fs::directory_iterator(source, none)) refuse_if_read(entry.path());
+    if (!is_same_file(output.parent_path(), source)) continue;
+    throw Error(ErrorKind::usage,
+                fmt::format("{} would be among the files of {}, which are read", recipe.output,
+                            source.string()),
+                "give an output in another directory");
   }
+  for (const std::string& path : recipe.data) {
+    for (const fs::path& file : DataPlace(path).files(DataPart::train)) refuse_if_read(file);
+  }
+}
+
+int write_logits(const Recipe& given) {
+  Recipe recipe = with_adapter_options(given);
+  for (const char* option : {"model", "data", "output"}) recipe.options.require(option, "logits");
+  check_output_is_not_read(recipe);
   check_output_file(recipe);
   const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
   require_weights(recipe, files);

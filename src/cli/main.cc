@@ -43,7 +43,7 @@ const Subcommand& find_command(const std::string& name) {
   throw Error(ErrorKind::usage,
               fmt::format("{} is the work of one process; {} were started together", command,
                           launched_ranks()),
-              "start it without mpirun; train alone is shared by several ranks");
+              "start it without mpirun; train and doctor alone are shared by several ranks");
 }
 
 bool asks_for_help(Arguments arguments) {

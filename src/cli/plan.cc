@@ -225,10 +225,6 @@ int show_ranks_fit(const Recipe& recipe, const ModelFiles& files) {
 }
 
 int show_fit(const Recipe& recipe, const ModelFiles& files) {
-  if (!recipe.device_memory && !recipe.host_memory && recipe.rank_device_memory.empty()) {
-    throw Error(ErrorKind::usage, "--fit needs a budget", "set device_memory, host_memory or both");
-  }
-  if (recipe.ranks > 1) return show_ranks_fit(recipe, files);
   const auto fit = fastest_fit(recipe, files);
   if (!fit) refuse_fit();
   if (recipe.json) {
@@ -314,16 +310,7 @@ int show_ranks(const Recipe& recipe, const ModelFiles& files) {
   return exit_code;
 }
 
-int show_plan(const Recipe& given) {
-  Recipe recipe = with_adapter_options(given);
-  recipe.options.require("model", "plan");
-  const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
-  settle_lengths(recipe, files);
-  check_exports(recipe, files);
-  if (recipe.fit) return show_fit(recipe, files);
-  if (recipe.ranks > 1) return show_ranks(recipe, files);
-  // Refuses what one rank cannot do.
-  stage_split_of(recipe, files.config, layout_of(recipe, 1).stages);
+int show_run(const Recipe& recipe, const ModelFiles& files) {
   const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
   if (recipe.json) {
     fmt::print("{}\n", plan_json(recipe, plan, disk_of(recipe, files)).text());
@@ -335,6 +322,27 @@ int show_plan(const Recipe& given) {
     print_advice(recipe, files, plan);
   }
   return fits(recipe, plan) ? 0 : static_cast<int>(ErrorKind::does_not_fit);
+}
+
+void require_budget(const Recipe& recipe) {
+  if (recipe.device_memory || recipe.host_memory || !recipe.rank_device_memory.empty()) return;
+  throw Error(ErrorKind::usage, "--fit needs a budget", "set device_memory, host_memory or both");
+}
+
+int show_plan(const Recipe& given) {
+  Recipe recipe = with_adapter_options(given);
+  recipe.options.require("model", "plan");
+  const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
+  settle_lengths(recipe, files);
+  check_exports(recipe, files);
+  if (recipe.fit) require_budget(recipe);
+  if (recipe.ranks > 1) {
+    return recipe.fit ? show_ranks_fit(recipe, files) : show_ranks(recipe, files);
+  }
+  // Refuses what one rank cannot do.
+  stage_split_of(recipe, files.config, layout_of(recipe, 1).stages);
+  const Recipe own = of_rank(recipe, 0);
+  return own.fit ? show_fit(own, files) : show_run(own, files);
 }
 
 }  // namespace

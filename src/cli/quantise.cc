@@ -37,12 +37,14 @@ std::vector<std::string> notes_on_text(const Recipe& recipe, const Rounder& roun
       "the text is the program's own: data=FILE of the kind that the model will read loses less"};
 }
 
-std::vector<int32_t> calibration_tokens_of(const Recipe& recipe, const ModelFiles& files,
-                                           const ProgressStyle& style) {
+CalibrationText read_calibration_text(const Recipe& recipe, const ModelFiles& files,
+                                      const CalibrationSize& size, int64_t least,
+                                      const ProgressStyle& style) {
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
-  if (recipe.data.empty()) return calibration_tokens(tokenizer);
-  return calibration_tokens(
-      load_texts(recipe, recipe.data, tokenizer, DataPart::train, TargetUse::none, style));
+  if (recipe.data.empty()) return calibration_text(calibration_tokens(tokenizer), size, least);
+  return calibration_text(
+      load_texts(recipe, recipe.data, tokenizer, DataPart::train, TargetUse::none, style), size,
+      least);
 }
 
 // Prints a line per block: the error of every matrix, and the bits of all together.
@@ -318,8 +320,7 @@ int quantise(const Recipe& given, const std::string& command) {
     eval_data = read_eval_data(reading(recipe.sequence_len), scoring(recipe, files), model, style);
   }
   const CalibrationText text =
-      calibration_text(calibration_tokens_of(lengths, files, style), size.sequences,
-                       size.sequence_len, plan.least_tokens());
+      read_calibration_text(lengths, files, size, plan.least_tokens(), style);
   const std::vector<std::string> notes = notes_on_text(recipe, *quantiser.rounder);
   if (dry) {
     QuantisationReport report = plan.report();

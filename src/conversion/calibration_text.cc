@@ -2,19 +2,41 @@
 
 #include <algorithm>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/text.h"
 
 namespace jackscrew {
 
-std::vector<int32_t> calibration_tokens(const Dataset& data) {
-  std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < data.size(); ++i) {
-    const Example example = data.example(i);
-    tokens.insert(tokens.end(), example.ids.begin(), example.ids.end());
+namespace {
+
+// calibration_text() of so many tokens. copy(from, to, ids) appends those in [from, to) to `ids`;
+// it is called for one piece after another, in their order in the text.
+template <class Copy>
+CalibrationText spread_over(int64_t tokens, const CalibrationSize& size, int64_t least,
+                            const Copy& copy) {
+  const int64_t windows = tokens / size.sequence_len;
+  CalibrationText text{std::min(size.sequences, windows), size.sequence_len, {}};
+  if (text.tokens() < least) {
+    const bool has_enough = windows * size.sequence_len >= least;
+    throw Error(
+        ErrorKind::data,
+        fmt::format("the calibration text has {}, {} of {} each; {} of them are {}: too few "
+                    "for layers of {} inputs",
+                    counted(tokens, "token"), counted(windows, "whole sequence"), size.sequence_len,
+                    text.sequences, counted(text.tokens(), "token"), least),
+        has_enough ? fmt::format("set calibration_sequences to {} or more",
+                                 ceil_div(least, size.sequence_len))
+                   : fmt::format("at least {} are needed; 128 sequences of 512 are usual", least));
   }
-  return tokens;
+  for (int64_t i = 0; i < text.sequences; ++i) {
+    const int64_t from = i * windows / text.sequences * size.sequence_len;
+    copy(from, from + size.sequence_len, text.ids);
+  }
+  return text;
 }
+
+}  // namespace
 
 std::vector<int32_t> calibration_tokens(const Tokenizer& tokenizer) {
   std::vector<int32_t> tokens;
@@ -26,27 +48,33 @@ std::vector<int32_t> calibration_tokens(const Tokenizer& tokenizer) {
   return tokens;
 }
 
-CalibrationText calibration_text(std::span<const int32_t> tokens, int64_t sequences,
-                                 int64_t sequence_len, int64_t least) {
-  const int64_t windows = std::ssize(tokens) / sequence_len;
-  CalibrationText text{std::min(sequences, windows), sequence_len, {}};
-  if (text.tokens() < least) {
-    const bool has_enough = windows * sequence_len >= least;
-    throw Error(
-        ErrorKind::data,
-        fmt::format("the calibration text has {}, {} of {} each; {} of them are {}: too few "
-                    "for layers of {} inputs",
-                    counted(std::ssize(tokens), "token"), counted(windows, "whole sequence"),
-                    sequence_len, text.sequences, counted(text.tokens(), "token"), least),
-        has_enough
-            ? fmt::format("set calibration_sequences to {} or more", ceil_div(least, sequence_len))
-            : fmt::format("at least {} are needed; 128 sequences of 512 are usual", least));
-  }
-  for (int64_t i = 0; i < text.sequences; ++i) {
-    const auto from = tokens.begin() + i * windows / text.sequences * sequence_len;
-    text.ids.insert(text.ids.end(), from, from + sequence_len);
-  }
-  return text;
+CalibrationText calibration_text(std::span<const int32_t> tokens, const CalibrationSize& size,
+                                 int64_t least) {
+  return spread_over(std::ssize(tokens), size, least,
+                     [&](int64_t from, int64_t to, std::vector<int32_t>& ids) {
+                       ids.insert(ids.end(), tokens.begin() + from, tokens.begin() + to);
+                     });
+}
+
+CalibrationText calibration_text(const Dataset& data, const CalibrationSize& size, int64_t least) {
+  int64_t tokens = 0;
+  for (int64_t i = 0; i < data.size(); ++i) tokens = checked_add(tokens, data.length(i));
+  int64_t example = 0;  // the one that holds the next piece's first token, or one before it
+  int64_t begin = 0;    // its first token
+  return spread_over(tokens, size, least, [&](int64_t from, int64_t to, std::vector<int32_t>& ids) {
+    while (from < to) {
+      const int64_t end = begin + data.length(example);
+      if (from < end) {
+        const std::vector<int32_t> all = data.example(example).ids;
+        const int64_t last = std::min(to, end);
+        ids.insert(ids.end(), all.begin() + (from - begin), all.begin() + (last - begin));
+        from = last;
+      }
+      if (from < end) break;
+      begin = end;
+      ++example;
+    }
+  });
 }
 
 CalibrationText part_of(const CalibrationText& text, int64_t sequences) {

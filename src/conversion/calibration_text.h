@@ -23,8 +23,6 @@ struct CalibrationText {
   CalibrationSize size() const { return {sequences, sequence_len}; }
 };
 
-// The data's examples, laid end to end.
-std::vector<int32_t> calibration_tokens(const Dataset& data);
 // The text that is a part of the program: its documentation and some of its sources, in English,
 // C++ and Python. Special tokens spelled out in it are ordinary text.
 std::vector<int32_t> calibration_tokens(const Tokenizer& tokenizer);
@@ -32,8 +30,10 @@ std::vector<int32_t> calibration_tokens(const Tokenizer& tokenizer);
 // Cuts the tokens into sequences of `sequence_len` and takes up to `sequences` of them: evenly
 // spaced where there are more, all where there are fewer. Throws Error(data), naming the number of
 // tokens, where the result has fewer than `least`.
-CalibrationText calibration_text(std::span<const int32_t> tokens, int64_t sequences,
-                                 int64_t sequence_len, int64_t least);
+CalibrationText calibration_text(std::span<const int32_t> tokens, const CalibrationSize& size,
+                                 int64_t least);
+// The same of the data's examples, laid end to end; what is not taken is not held in memory.
+CalibrationText calibration_text(const Dataset& data, const CalibrationSize& size, int64_t least);
 
 // Up to `sequences` of the text's sequences, evenly spaced.
 CalibrationText part_of(const CalibrationText& text, int64_t sequences);

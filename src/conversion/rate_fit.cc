@@ -12,7 +12,6 @@
 #include "learners/learner.h"
 #include "model/weights.h"
 #include "recipe/quantise_options.h"
-#include "session/knobs.h"
 #include "session/plan.h"
 #include "session/rank_plan.h"
 
@@ -141,8 +140,9 @@ std::vector<StageLimit> limits_that_fit(const Recipe& recipe, const std::string&
   const RanksPlan most = rehearse_over(recipe, largest.files);
   std::vector<int64_t> room(static_cast<size_t>(most.layout.stages), 0);
   if (!rank_beyond_budget(recipe, most)) return limits_of(most, largest.block_bytes, room);
-  const Recipe frugal =
-      recipe.gradient_checkpointing ? recipe : with_settings(recipe, "gradient_checkpointing=true");
+  // Not resolved anew from its options, which do not say what storage this run keeps.
+  Recipe frugal = recipe;
+  frugal.gradient_checkpointing = recipe.gradient_checkpointing.value_or(true);
   const RanksPlan fewest = rehearse_over(frugal, least.files);
   if (const auto rank = rank_beyond_budget(recipe, fewest)) {
     const Ledger& ledger = fewest.ranks[static_cast<size_t>(*rank)].ledger;

@@ -131,6 +131,12 @@ DatasetBuilder::DatasetBuilder(const Tokenizer* tokenizer, const DatasetOptions&
          "sequence_len {} is too short: a token is predicted from those before it",
          options.sequence_len);
   }
+  if (options.stride > options.sequence_len) {
+    throw Error(ErrorKind::usage,
+                fmt::format("stride {} is more than the {} tokens of a window", options.stride,
+                            options.sequence_len),
+                "tokens between the windows would not be scored");
+  }
 }
 
 void DatasetBuilder::count_text(const Record& record) {

@@ -21,7 +21,7 @@ LengthFit fit_length(Example& example, const DatasetOptions& options, const std:
 class DatasetBuilder {
  public:
   // `tokenizer` may be null: then trained_bytes stays 0. Both must outlive the builder. Throws
-  // Error(usage) when sequence_len < 2.
+  // Error(usage) when sequence_len < 2, or stride leaves tokens between windows.
   DatasetBuilder(const Tokenizer* tokenizer, const DatasetOptions& options);
 
   // Counts the texts of a record for the statistics and the fingerprint, which do not depend on how

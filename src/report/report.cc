@@ -45,7 +45,8 @@ class Report {
       const std::string kind = text(event, "event");
       if (kind == "start") start_ = &event;
       if (kind == "memory") memory_ = &event;
-      ended_ = ended_ || kind == "end";
+      // A run that had ended may go on.
+      ended_ = kind == "end" || (ended_ && kind != "start");
     }
   }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "base/text.h"
 #include "cli/arguments.h"
@@ -245,6 +246,55 @@ TEST(CommandOptions, TheMethodOfARecipeComesWithItsOptions) {
   EXPECT_EQ(longest("method=prompt prompt_tokens=6 sequence_len=16 tokenizer=bytes"), 10);
 }
 
+// Of the adapter that is given as well. Each sequence begins with the prompt.
+TEST(CommandOptions, DataAreCutAsTrainingCutsThem) {
+  const TinyRun tiny("cut_data");
+  tiny.must_train("base", "method=full max_steps=1 report_samples=0");
+  const std::string model = " tokenizer=bytes model=" + tiny.path("base").string();
+  tiny.must_train("prompt",
+                  "init=pretrained method=prompt prompt_tokens=4 max_steps=1 "
+                  "report_samples=0" +
+                      model);
+  const std::string text = tiny.file("text.txt", std::string(400, 'a'));
+  const auto stats = [&](const std::string& more) {
+    return nlohmann::json::parse(
+        run("data stats --json packing=false data=" + text + model + more + " 2>/dev/null").out);
+  };
+  // The model has 128 positions.
+  EXPECT_EQ(stats("")["lengths"]["longest"], 128);
+  const std::string adapter = " adapter=" + tiny.path("prompt").string();
+  const nlohmann::json with_prompt = stats(adapter + " sequence_len=16");
+  EXPECT_EQ(with_prompt["lengths"]["longest"], 12);
+  // 401 tokens in 34 windows.
+  EXPECT_EQ(with_prompt["rows"], 34);
+  EXPECT_DOUBLE_EQ(with_prompt["fill_rate"].get<double>(), (401.0 + 34 * 4) / (34 * 16));
+  const std::string preview = run("data preview data=" + text + model + adapter).out;
+  EXPECT_NE(preview.find("in windows of 124;"), std::string::npos) << preview;
+  expect_refused(run("data stats sequence_len=129 data=" + text + model + kErrorsOnly), 2,
+                 {"only 128 positions"});
+  // Short examples share a row with a prompt for each.
+  const std::string records =
+      tiny.file("short.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"cd\"}\n{\"text\": \"ef\"}\n");
+  EXPECT_EQ(stats(adapter + " packing=true sequence_len=16 data=" + records)["rows"], 2);
+  EXPECT_EQ(stats(" packing=true sequence_len=16 data=" + records)["rows"], 1);
+}
+
+// Which may be shorter than sequence_len: that of the model, or what a prompt leaves of it.
+TEST(CommandOptions, AStrideIsHeldAgainstTheWindow) {
+  const TinyRun tiny("stride");
+  const std::string book = tiny.file("book.txt", std::string(1000, 'a'));
+  const std::string eval = "eval init=random tokenizer=bytes threads=1 model=" + tiny.config();
+  expect_refused(run(eval + " stride=512 data=" + book + kErrorsOnly), 2,
+                 {"stride 512 is more than the 128 tokens of a window"});
+  const std::string prompt = eval + " method=prompt sequence_len=64 stride=60 data=";
+  expect_refused(run(prompt + book + kErrorsOnly), 2,
+                 {"stride 60 is more than the 44 tokens of a window"});
+  const Outcome records = run(prompt + tiny.eval_data() + kErrorsOnly);
+  EXPECT_EQ(records.exit_code, 0) << records.out;
+  EXPECT_NE(records.out.find("eval does not use stride without a .txt file"), std::string::npos)
+      << records.out;
+}
+
 // plan and train write recipes, which may be for other commands, too.
 TEST(CommandOptions, RecipesKeepWhatIsForOtherCommands) {
   const TinyRun tiny("kept_options");
@@ -351,12 +401,88 @@ TEST(CommandOptions, TheSchemaTakesWhatRecipesHave) {
   EXPECT_TRUE(takes(properties["data"], "array"));
   EXPECT_TRUE(takes(properties["data_weights"], "number"));
   EXPECT_EQ(properties["data_weights"]["anyOf"][1]["items"]["type"],
-            nlohmann::json({"string", "number"}));
+            nlohmann::json({"string", "number", "boolean"}));
   EXPECT_EQ(properties["modules_to_save"]["anyOf"][1]["items"]["enum"].size(), 2u);
   EXPECT_TRUE(takes(properties["active_params"], "number"));
   EXPECT_TRUE(takes(properties["learning_rate"], "number"));
   EXPECT_TRUE(takes(properties["learning_rate"], "string"));  // 1e-5, to readers of YAML 1.1
   EXPECT_TRUE(properties["storage"].contains("enum"));
+}
+
+bool is_of_type(const nlohmann::json& value, const std::string& type) {
+  if (type == "integer") return value.is_number_integer();
+  return type == "number" ? value.is_number() : type == value.type_name();
+}
+
+// Whether a JSON schema, of the words that ours has, takes a value.
+bool accepts(const nlohmann::json& schema, const nlohmann::json& value) {
+  const auto any_of = [](const nlohmann::json& all, const auto& fits) {
+    return all.is_array() ? std::ranges::any_of(all, fits) : fits(all);
+  };
+  if (schema.contains("anyOf") &&
+      !any_of(schema["anyOf"], [&](const auto& one) { return accepts(one, value); })) {
+    return false;
+  }
+  if (schema.contains("enum") &&
+      !any_of(schema["enum"], [&](const auto& one) { return one == value; })) {
+    return false;
+  }
+  if (schema.contains("type") &&
+      !any_of(schema["type"], [&](const auto& type) { return is_of_type(value, type); })) {
+    return false;
+  }
+  if (schema.contains("pattern") && value.is_string() &&
+      !std::regex_search(value.get<std::string>(),
+                         std::regex(schema["pattern"].get<std::string>()))) {
+    return false;
+  }
+  if (value.is_number() &&
+      (value < schema.value("minimum", value) || value > schema.value("maximum", value))) {
+    return false;
+  }
+  return !value.is_array() || !schema.contains("items") ||
+         std::ranges::all_of(value,
+                             [&](const auto& item) { return accepts(schema["items"], item); });
+}
+
+// A value of a recipe, with spaces around it, as an editor reads it.
+nlohmann::json yaml_value(const std::string& padded) {
+  const size_t begin = padded.find_first_not_of(' ');
+  if (begin == std::string::npos) return nullptr;
+  const std::string text = padded.substr(begin, padded.find_last_not_of(' ') + 1 - begin);
+  if (text.front() == '[') {
+    auto items = nlohmann::json::array();
+    if (text == "[]") return items;
+    for (const std::string& item : split(text.substr(1, text.size() - 2), ',')) {
+      items.push_back(yaml_value(item));
+    }
+    return items;
+  }
+  const auto value = nlohmann::json::parse(text, nullptr, false);
+  return value.is_discarded() ? nlohmann::json(text) : value;
+}
+
+TEST(CommandOptions, TheSchemaTakesEveryDefaultAsItIsWritten) {
+  const auto properties = nlohmann::json::parse(run("config schema").out)["properties"];
+  size_t lines = 0;
+  for (const std::string& line : split(program_options().to_yaml(), '\n')) {
+    if (line.empty() || line.front() == '#') continue;
+    const size_t colon = line.find(": ");
+    const std::string name = line.substr(0, colon);
+    const std::string text = line.substr(colon + 1, line.find(" # ") - colon - 1);
+    ASSERT_TRUE(properties.contains(name)) << line;
+    EXPECT_TRUE(accepts(properties[name], yaml_value(text))) << line;
+    if (properties[name].contains("default")) {
+      EXPECT_TRUE(accepts(properties[name], properties[name]["default"])) << line;
+    }
+    ++lines;
+  }
+  EXPECT_GT(lines, 100u);
+  EXPECT_TRUE(accepts(properties["int4_bit_split"], "6"));
+  EXPECT_FALSE(accepts(properties["int4_bit_split"], 8));
+  EXPECT_TRUE(accepts(properties["resume"], true));
+  EXPECT_FALSE(accepts(properties["sequence_len"], 0));
+  EXPECT_FALSE(accepts(properties["sequence_len"], "long"));
 }
 
 }  // namespace

@@ -115,6 +115,23 @@ TEST(Plan, ExitCodeAndJson) {
   EXPECT_EQ(nlohmann::json::parse(tight_json.out)["fits"], false);
 }
 
+// What `train` does with what is set for each rank, it does where there is one.
+TEST(Plan, OneRankHasADeviceAndABudgetOfItsOwn) {
+  const std::string plan = "plan sequence_len=64 model=" + golden_model("odd");
+  const auto of_rank = [&](const std::string& more) {
+    return run(plan + " rank_device_memory=10KiB" + more);
+  };
+  EXPECT_EQ(of_rank("").exit_code, 3);
+  EXPECT_NE(of_rank("").out.find("does not fit"), std::string::npos);
+  EXPECT_EQ(nlohmann::json::parse(of_rank(" --json").out)["fits"], false);
+  EXPECT_EQ(of_rank(" device_memory=1GiB").exit_code, 3);
+  EXPECT_EQ(of_rank(" --fit").exit_code, 3);
+  EXPECT_EQ(run(plan + " rank_devices=cpu device=cuda:9").exit_code, 0);
+  const Outcome fits = run(plan + " rank_device_memory=1GiB --fit");
+  EXPECT_EQ(fits.exit_code, 0);
+  EXPECT_NE(fits.out.find("\nrank_device_memory: [1GiB] "), std::string::npos) << fits.out;
+}
+
 // Where the device does not fit, the host's saving is no help, be it the larger.
 TEST(Plan, AdvisesForTheSideThatDoesNotFit) {
   const std::string plan = "plan method=rotary sequence_len=64 model=" + golden_model("gqa_tied");

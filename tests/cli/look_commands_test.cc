@@ -192,6 +192,19 @@ TEST(Data, AnEmptyFileHasNothingToShow) {
   }
 }
 
+// Of a data set no more is read than is needed for the warnings, be it good or bad.
+TEST(Data, PreviewDoesNotCountWhatItHasNotRead) {
+  const TemporaryDirectory directory("jackscrew_data");
+  std::string records;
+  for (int i = 0; i < 1200; ++i) records += i % 10 == 0 ? "{\"id\": 1}\n" : "{\"text\": \"a\"}\n";
+  const std::string command =
+      "data preview quiet=true on_bad_record=skip data=" + directory.file("data.jsonl", records);
+  for (const std::string& tokenizer : {std::string(), kBytes}) {
+    const std::string shown = run(command + tokenizer).out;
+    EXPECT_NE(shown.find("and at least 897 more records"), std::string::npos) << shown;
+  }
+}
+
 // Neither a page of nothing nor a page of space is what was meant.
 TEST(Data, PreviewWarnsOfAnEmptyText) {
   const TemporaryDirectory directory("jackscrew_data_preview_empty_text");
@@ -307,6 +320,33 @@ TEST(SlowLogits, IdsAndLogitsOfTheFirstWindow) {
   EXPECT_EQ(logits->shape, (std::vector<int64_t>{5, 32000}));
   EXPECT_EQ(run("--help").out.find("logits"), std::string::npos);
   EXPECT_EQ(run("help logits").exit_code, 0);
+}
+
+// Neither replaced nor joined by a file that would be taken for one of them.
+TEST(Logits, LeavesWhatItReads) {
+  const TemporaryDirectory directory("jackscrew_logits_read");
+  const std::string text = directory.file("text.txt", "Hello, world");
+  const fs::path model = directory.path() / "model", adapter = directory.path() / "adapter";
+  fs::copy(golden_model("gqa_tied"), model);
+  fs::copy(golden_model("lora"), adapter);
+  const fs::path cache = directory.path() / "cache";
+  fs::create_directory(cache);
+  fs::rename(model / "model.safetensors", cache / "blob");
+  fs::create_symlink(cache / "blob", model / "model.safetensors");
+  const auto refused = [&](const fs::path& output, const char* says) {
+    const auto before = fs::exists(output) ? read_text(output) : std::string();
+    expect_refused(
+        run("logits overwrite=true tokenizer=bytes data=" + text + " model=" + model.string() +
+            " adapter=" + adapter.string() + " output=" + output.string() + kErrorsOnly),
+        2, {output.string() + says});
+    EXPECT_EQ(fs::exists(output) ? read_text(output) : std::string(), before);
+  };
+  for (const fs::path& file : {model / "config.json", model / "model.safetensors", cache / "blob",
+                               adapter / "adapter_model.safetensors"}) {
+    refused(file, " is what is read, and would be replaced");
+  }
+  refused(model / "tokenizer.json", " would be among the files of ");
+  refused(adapter / "new.safetensors", " would be among the files of ");
 }
 
 TEST(Doctor, SaysWhatItFinds) {

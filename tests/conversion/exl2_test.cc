@@ -95,6 +95,10 @@ TEST_F(SlowExl2, FitsARun) {
   const double most_bits = answer(quantise("dry", run + "--dry-run"))["bits"];
   EXPECT_LE(said["bits"], most_bits);
   EXPECT_LT(most_bits, 1.15 * said["bits"].get<double>());
+  // So it is where activations are recomputed only if they must be, whatever the files' storage.
+  const json automatic =
+      answer(quantise("auto", fmt::format("method=lora storage=bf16 device_memory={}B", budget)));
+  EXPECT_GT(automatic["bits"].get<double>(), 3.5);
   // Eight bits, and what is stored beside them.
   EXPECT_GT(answer(quantise("all", "method=lora device_memory=1GiB"))["bits"].get<double>(), 8.0);
   // The product is the run's, not calibration's, and not that of the comparison.

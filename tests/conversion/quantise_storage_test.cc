@@ -120,6 +120,9 @@ TEST_F(SlowQuantiseStorage, MixesTypesThatFitARun) {
   EXPECT_EQ(qlora.exit_code, 0) << qlora.out;
   EXPECT_NE(qlora.out.find("method=qlora implies storage=nf4, but"), std::string::npos)
       << qlora.out;
+  // Nor does it take any room where activations must be recomputed.
+  const json tight = answer(quantise("tight.gguf", run_of + " method=qlora " + memory));
+  EXPECT_EQ(tight["bits"], said["bits"]);
   const Outcome lora = run(quantise("lora.gguf", run_of + " device_memory=4MiB") +
                            " --dry-run --quiet" + kErrorsOnly);
   EXPECT_EQ(lora.out, "");

@@ -254,24 +254,38 @@ TEST_F(SlowQuantise, NamesTheWeightThatIsNotFinite) {
 
 TEST(CalibrationText, IsSpreadOverTheData) {
   std::vector<Example> examples;
+  std::vector<int32_t> tokens;
   for (int32_t i = 0; i < 25; ++i) {
     examples.push_back({{4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3}, {1, 1, 1, 1}});
+    tokens.insert(tokens.end(), examples.back().ids.begin(), examples.back().ids.end());
   }
-  const std::vector<int32_t> tokens = calibration_tokens(Dataset(std::move(examples), 4));
-  const CalibrationText text = calibration_text(tokens, 3, 10, 30);
+  const Dataset data(std::move(examples), 4);
+  const CalibrationText text = calibration_text(data, {3, 10}, 30);
   ASSERT_EQ(text.tokens(), 30);
-  EXPECT_EQ(text.ids[0], 0);
-  EXPECT_EQ(text.ids[9], 9);
-  EXPECT_EQ(text.ids[10], 30);
-  EXPECT_EQ(text.ids[20], 60);
-  EXPECT_EQ(calibration_text(tokens, 50, 10, 100).sequences, 10);
+  std::vector<int32_t> expected;  // [0, 10), [30, 40), [60, 70)
+  for (const int32_t begin : {0, 30, 60}) {
+    for (int32_t i = 0; i < 10; ++i) expected.push_back(begin + i);
+  }
+  EXPECT_EQ(text.ids, expected);
+  // Examples end within a sequence, where one begins, and hold several of them.
+  for (const int64_t sequence_len : {1, 2, 3, 4, 7, 8, 33, 100}) {
+    for (const int64_t sequences : {1, 2, 3, 5, 13, 100}) {
+      EXPECT_EQ(calibration_text(data, {sequences, sequence_len}, 1).ids,
+                calibration_text(tokens, {sequences, sequence_len}, 1).ids)
+          << sequences << " of " << sequence_len;
+    }
+  }
+  EXPECT_EQ(calibration_text(data, {50, 10}, 100).ids, tokens);
   // The text has enough, but calibration_sequences takes less of it.
-  expect_message(ErrorKind::data, "100 tokens, 10 whole sequences of 10 each; 3 of them",
-                 [&] { calibration_text(tokens, 3, 10, 31); });
-  expect_error(ErrorKind::data, "set calibration_sequences to 4 or more",
-               [&] { calibration_text(tokens, 3, 10, 31); });
-  expect_error(ErrorKind::data, "at least 101 are needed",
-               [&] { calibration_text(tokens, 30, 10, 101); });
+  expect_message(ErrorKind::data, "100 tokens, 10 whole sequences of 10 each; 3 of them", [&] {
+    calibration_text(data, {3, 10}, 31);
+  });
+  expect_error(ErrorKind::data, "set calibration_sequences to 4 or more", [&] {
+    calibration_text(data, {3, 10}, 31);
+  });
+  expect_error(ErrorKind::data, "at least 101 are needed", [&] {
+    calibration_text(data, {30, 10}, 101);
+  });
 }
 
 }  // namespace

@@ -64,6 +64,12 @@ TEST_F(DatasetTest, OverlappingWindowsScoreEveryTokenOnce) {
   }
   EXPECT_EQ(scored, ids);
   EXPECT_EQ(data.stats().trained_tokens, static_cast<int64_t>(ids.size()) - 1);
+  overlapping.stride = 16;
+  EXPECT_EQ(examples_of(read("a.txt", text, overlapping)).size(),
+            examples_of(read("a.txt", text, options(16))).size());
+  overlapping.stride = 17;
+  expect_error(ErrorKind::usage, "stride 17 is more than the 16 tokens of a window",
+               [&] { read("a.txt", text, overlapping); });
 }
 
 TEST_F(DatasetTest, TextRecordsGetBosAndEosOnce) {

@@ -153,6 +153,16 @@ TEST(Report, SaysHowFarAnInterruptedRunIs) {
   std::vector<json> later = events;
   later.push_back({{"event", "eval"}, {"step", 27}, {"eval_loss", 4.0}});
   EXPECT_NE(render_report("run", later, "").find("held-out loss at step 27"), std::string::npos);
+
+  // One that had ended and goes on.
+  later.push_back({{"event", "end"}, {"step", 27}});
+  EXPECT_NE(render_report("run", later, "").find("held-out loss at the end"), std::string::npos);
+  later.push_back({{"event", "start"}, {"step", 27}, {"total_steps", 90}});
+  later.push_back({{"event", "step"}, {"step", 30}, {"loss", 4.0}});
+  const std::string continued = render_report("run", later, "");
+  for (const char* part : {"30 of 90", "steps so far", "held-out loss at step 27"}) {
+    EXPECT_NE(continued.find(part), std::string::npos) << part;
+  }
 }
 
 TEST(Report, TakesALogOfAnyKind) {

@@ -89,6 +89,30 @@ TEST(Data, TokenizeJson) {
       whole["ids"]);
 }
 
+// Each key of a record may have another name, and is then read as if it had its own.
+TEST(Data, ReadsRecordsByTheKeysThatAreNamed) {
+  const TemporaryDirectory directory("jackscrew_data");
+  const auto ids = [&](const std::string& record, const std::string& settings) {
+    const std::string data = directory.file("one.jsonl", record + "\n");
+    const Outcome outcome =
+        run("data tokenize --json chat_template=chatml data=" + data + " " + settings + kBytes);
+    EXPECT_EQ(outcome.exit_code, 0) << settings;
+    return outcome.out;
+  };
+  const std::string plain =
+      ids(R"({"system": "s", "instruction": "q", "input": "i", "output": "a"})", "");
+  EXPECT_EQ(ids(R"({"rules": "s", "ask": "q", "on": "i", "say": "a"})",
+                "field_system=rules field_instruction=ask field_input=on field_output=say"),
+            plain);
+  EXPECT_EQ(ids(R"({"body": "t"})", "field_text=body"), ids(R"({"text": "t"})", ""));
+  const std::string turns = ids(
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})",
+      "");
+  EXPECT_EQ(ids(R"({"talk": [{"who": "user", "what": "q"}, {"who": "assistant", "what": "a"}]})",
+                "field_messages=talk message_field_role=who message_field_content=what"),
+            turns);
+}
+
 TEST(Data, StatsJson) {
   const TemporaryDirectory directory("jackscrew_data");
   // 4, 8 and 12 tokens with BOS and EOS, the longest cut to 8: rows of 4 + 4 empty, 8, 8 packed.

@@ -61,6 +61,25 @@ TEST(SlowStreams, AReaderThatGoesEndsNoRun) {
   }
 }
 
+// The figure of a step that is looked for is stressed on a terminal, unless it cannot or is told
+// not to (no-color.org).
+TEST(SlowStreams, ColoursAreForTerminalsThatWantThem) {
+  const TinyRun tiny("colours");
+  const std::string train = tiny.train("out", "max_steps=1 overwrite=true");
+  const std::pair<const char*, bool> cases[] = {{"TERM=xterm", true},
+                                                {"TERM=xterm NO_COLOR=", true},
+                                                {"TERM=xterm NO_COLOR=1", false},
+                                                {"TERM=dumb", false},
+                                                {"-u TERM", false}};
+  for (const auto& [environment, coloured] : cases) {
+    const Outcome outcome =
+        run_shell(fmt::format("env -u NO_COLOR {} script -qec '{} {}' /dev/null </dev/null",
+                              environment, kProgram, train));
+    EXPECT_EQ(outcome.exit_code, 0) << environment;
+    EXPECT_EQ(outcome.out.find("\x1b[") != std::string::npos, coloured) << environment;
+  }
+}
+
 // U+202E turns the direction of what follows: "gpj.exe" reads "exe.jpg".
 TEST(Streams, NoNameTurnsALineAround) {
   const std::string name = "a\u202Eb\u009Bc";

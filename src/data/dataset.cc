@@ -81,6 +81,12 @@ std::vector<std::string> data_warnings(const DatasetStats& stats, TargetUse use)
                     "conversation continues",
                     counted(stats.notes.untrainable, "answer"), learns ? "trained on" : "scored"));
   }
+  if (stats.notes.after_part_of_prompt > 0 && learns) {
+    warnings.push_back(fmt::format(
+        "{} without the end of the chat template's generation prompt, such as <think>, "
+        "which the template does not write before an answer that is there",
+        counted(stats.notes.after_part_of_prompt, "answer is learned", "answers are learned")));
+  }
   if (stats.notes.unended > 0 && learns) {
     warnings.push_back(fmt::format(
         "the chat template ends {} without a special token: the model will not learn to stop",

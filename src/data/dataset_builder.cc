@@ -61,6 +61,7 @@ void for_each_count(Stats& stats, const Use& use) {
   use("text_bytes", stats.text_bytes);
   use("text_tokens", stats.text_tokens);
   use("untrainable", stats.notes.untrainable);
+  use("after_part_of_prompt", stats.notes.after_part_of_prompt);
   use("unended", stats.notes.unended);
   use("dropped_bos", stats.notes.dropped_bos);
   use("unused_tools", stats.notes.unused_tools);

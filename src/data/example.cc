@@ -37,6 +37,7 @@ Example from_chat(const Tokenizer& tokenizer, const RenderedChat& chat) {
   return {std::move(encoded.ids),
           std::move(encoded.trained),
           {.untrainable = chat.untrainable,
+           .after_part_of_prompt = chat.after_part_of_prompt,
            .unended = encoded.unended,
            .dropped_bos = encoded.dropped_bos ? 1 : 0,
            .unused_tools = chat.unused_tools ? 1 : 0}};
@@ -61,6 +62,7 @@ Example from_text(const Tokenizer& tokenizer, std::string_view text, bool begins
 
 RecordNotes& RecordNotes::operator+=(const RecordNotes& other) {
   untrainable += other.untrainable;
+  after_part_of_prompt += other.after_part_of_prompt;
   unended += other.unended;
   dropped_bos += other.dropped_bos;
   unused_tools += other.unused_tools;

@@ -152,10 +152,14 @@ void parse_yarn_limits(const GgufFile& file, RopeScaling& scaling) {
 RopeScaling parse_scaling(const GgufFile& file, const ModelConfig& config) {
   const auto own = [&](const char* name) { return own_key(file, name); };
   RopeScaling scaling;
-  const std::string type = file.text(own("rope.scaling.type"), "none");
+  const bool has_factor = file.has(own("rope.scaling.factor"));
+  const bool has_older = !has_factor && file.has(own("rope.scale_linear"));
+  // As llama.cpp has it: a factor alone, by its name or the older one, is of linear scaling.
+  const std::string type =
+      file.text(own("rope.scaling.type"), has_factor || has_older ? "linear" : "none");
   if (type == "linear") {
-    scaling.kind = RopeScaling::Kind::linear;
-    scaling.factor = file.number(own("rope.scaling.factor"));
+    scaling.factor = file.number(own(has_older ? "rope.scale_linear" : "rope.scaling.factor"));
+    if (scaling.factor != 1.0) scaling.kind = RopeScaling::Kind::linear;
   } else if (type == "yarn") {
     scaling.kind = RopeScaling::Kind::yarn;
     scaling.factor = file.number(own("rope.scaling.factor"));
@@ -166,9 +170,6 @@ RopeScaling parse_scaling(const GgufFile& file, const ModelConfig& config) {
     parse_yarn_limits(file, scaling);
   } else if (type != "none") {
     unsupported(file, own("rope.scaling.type") + " " + type, "supported: none, linear, yarn");
-  } else if (file.has(own("rope.scale_linear"))) {  // the older name
-    scaling.factor = file.number(own("rope.scale_linear"));
-    if (scaling.factor != 1.0) scaling.kind = RopeScaling::Kind::linear;
   }
   const GgufTensor* factors = file.find(kGgufRopeFactors);
   if (factors == nullptr) return scaling;

@@ -50,6 +50,22 @@ TEST_F(GgufLlama, EveryEndTokenEndsATextOnce) {
   EXPECT_EQ(ends(6), (std::vector<int64_t>{5, 6}));
 }
 
+// A factor without a type is of linear scaling, as in llama.cpp; one of none is of nothing.
+TEST_F(GgufLlama, ScalesLinearlyByAFactorAlone) {
+  const auto factor = [&](const char* key, const char* type) {
+    GgufBuilder builder = gguf_llama();
+    builder.f32(key, 4.0f);
+    if (type != nullptr) builder.text("llama.rope.scaling.type", type);
+    const RopeScaling scaling = gguf_config(GgufFile(put("a.gguf", builder.build()))).rope_scaling;
+    return scaling.kind == RopeScaling::Kind::linear ? scaling.factor : 1.0;
+  };
+  for (const char* key : {"llama.rope.scaling.factor", "llama.rope.scale_linear"}) {
+    EXPECT_EQ(factor(key, nullptr), 4.0) << key;
+    EXPECT_EQ(factor(key, "linear"), 4.0) << key;
+    EXPECT_EQ(factor(key, "none"), 1.0) << key;
+  }
+}
+
 TEST_F(GgufLlama, TakesYarnAsTheFileHasIt) {
   const auto yarn = [&](const auto& add) {
     GgufBuilder builder = gguf_llama();

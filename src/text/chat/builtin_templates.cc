@@ -32,7 +32,7 @@ constexpr Builtin kBuiltins[] = {
     {%- if message.role == 'system' and loop.first %}
         {%- set ns.system = '<<SYS>>\n' + message.content + '\n<</SYS>>\n\n' %}
     {%- elif message.role == 'user' %}
-        {{- bos_token + '[INST] ' + (ns.system + message.content) | trim + ' [/INST]' }}
+        {{- (bos_token or '') + '[INST] ' + (ns.system + message.content) | trim + ' [/INST]' }}
         {%- set ns.system = '' %}
     {%- elif message.role == 'assistant' %}
         {{- ' ' + (message.content or '') | trim + ' ' + eos_token }}

@@ -36,6 +36,11 @@ bool lacks_text(const Message& message) {
   return message.kind != MessageContent::text;
 }
 
+Error no_end_token() {
+  return {ErrorKind::model, "the tokenizer has no end-of-text token to end an answer with",
+          "set eos_token in tokenizer_config.json"};
+}
+
 std::vector<Segment> render_plain(std::string_view eos_token, std::span<const Message> messages,
                                   const Value& tools) {
   if (tools.truth() || std::ranges::any_of(messages, has_calls)) {
@@ -49,8 +54,7 @@ std::vector<Segment> render_plain(std::string_view eos_token, std::span<const Me
       continue;
     }
     if (eos_token.empty()) {
-      throw Error(ErrorKind::model, "the tokenizer has no end-of-text token to end an answer with",
-                  "set eos_token in tokenizer_config.json");
+      throw no_end_token();
     }
     add(segments, message.content, message.trained, false);
     add(segments, eos_token, message.trained, true);
@@ -68,6 +72,7 @@ int days_of_month(int year, int month) {
 // A part of a text, in bytes.
 struct Span {
   size_t begin, end;
+  bool after_part_of_prompt = false;  // of an answer: see RenderedChat
 };
 
 // Renders one conversation with its template, and finds its answers.
@@ -105,7 +110,7 @@ class Renderer {
     if (jinja_.has_generation()) {
       chat.untrainable = train_generated(text, trained);
     } else {
-      chat.untrainable = train_answers(text, trained);
+      train_answers(text, trained, chat);
     }
     chat.unused_tools = (tools_.truth() && !jinja_.mentions("tools")) ||
                         (std::ranges::any_of(messages_, has_calls) && !jinja_.mentions(kCalls));
@@ -145,24 +150,36 @@ class Renderer {
     }
   }
 
-  // Where an answer begins in the rendering that ends with it; nullopt where it cannot be
+  // The span of an answer in the rendering that ends with it; nullopt where its beginning cannot be
   // determined.
-  std::optional<size_t> begin_in(const Text& through, size_t answer) const {
-    const std::optional<Text> before = try_first(answer, true);
-    if (before && through.view().starts_with(before->view())) return before->size();
-    return answer == 0 ? begin_of_content(through) : std::nullopt;
+  std::optional<Span> span_in(const Text& through, size_t answer) const {
+    const std::optional<Text> prompt = try_first(answer, true);
+    if (prompt && through.view().starts_with(prompt->view())) {
+      return Span{prompt->size(), through.size()};
+    }
+    // Of no messages a template need not write what it writes before the first: a default system
+    // prompt, say. There an answer begins with its content.
+    if (answer == 0) return from_content(through, answer, 0);
+    // The prompt may go on with what the template does not write before an answer that is there:
+    // `<think>`. Then it begins with its content, if that is where they part.
+    const std::optional<Text> context = try_first(answer, false);
+    if (!prompt || !context || !through.view().starts_with(context->view())) return std::nullopt;
+    auto span = from_content(through, answer, context->size());
+    if (!span || !prompt->view().starts_with(through.view().substr(0, span->begin))) {
+      return std::nullopt;
+    }
+    span->after_part_of_prompt = true;
+    return span;
   }
 
-  // Of no messages a template need not write what it writes before the first: a default system
-  // prompt, say. There an answer begins with its content, the first text that is not the
-  // template's.
-  std::optional<size_t> begin_of_content(const Text& through) const {
+  // From the first text behind `from` that is not the template's, which must be of the answer.
+  std::optional<Span> from_content(const Text& through, size_t answer, size_t from) const {
     size_t begin = 0;
     for (const Text::Run& run : through.runs()) {
-      if ((run.origin & jinja::kTemplate) == 0) {
+      if (run.end > from && (run.origin & jinja::kTemplate) == 0) {
         const std::string_view written = through.view().substr(begin, run.end - begin);
-        if (messages_[0].content.find(written) == std::string::npos) break;
-        return begin;
+        if (messages_[answer].content.find(written) == std::string::npos) break;
+        return Span{begin, through.size()};
       }
       begin = run.end;
     }
@@ -175,28 +192,26 @@ class Renderer {
     const bool ends_so = answer + 1 == messages_.size() && !answer_follows_;
     const std::optional<Text> through = ends_so ? text : try_first(answer + 1, false);
     if (!through || !text.view().starts_with(through->view())) return std::nullopt;
-    const std::optional<size_t> begin = begin_in(*through, answer);
-    if (!begin) return std::nullopt;
-    Span span{*begin, through->size()};
+    std::optional<Span> span = span_in(*through, answer);
+    if (!span) return std::nullopt;
     const auto template_space = [&](size_t at) {
       return (through->origin_at(at) & jinja::kTemplate) != 0 &&
              jinja::is_space(static_cast<uint8_t>(through->view()[at]));
     };
-    while (span.end > span.begin && template_space(span.end - 1)) --span.end;
+    while (span->end > span->begin && template_space(span->end - 1)) --span->end;
     return span;
   }
 
-  int64_t train_answers(const Text& text, std::vector<uint8_t>& trained) const {
-    int64_t untrainable = 0;
+  void train_answers(const Text& text, std::vector<uint8_t>& trained, RenderedChat& chat) const {
     for (size_t i = 0; i < messages_.size(); ++i) {
       if (!is_answer(i) || !messages_[i].trained) continue;
       if (const auto span = locate(i, text)) {
         mark(trained, *span, 1);
+        if (span->after_part_of_prompt) ++chat.after_part_of_prompt;
       } else {
-        ++untrainable;
+        ++chat.untrainable;
       }
     }
-    return untrainable;
   }
 
   int64_t train_generated(const Text& text, std::vector<uint8_t>& trained) const {
@@ -289,6 +304,8 @@ ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
     }
   } else if (const auto source = builtin_template(name)) {
     format.general = parse_template(*source);
+    const bool needs_end = format.general.jinja->mentions("eos_token");
+    if (needs_end && format.eos_token.empty()) format.general.refusal = no_end_token();
   } else {
     throw Error(ErrorKind::usage, fmt::format("unknown chat_template \"{}\"", name),
                 fmt::format("known: auto, plain, {}", builtin_template_names()));

@@ -62,6 +62,9 @@ struct RenderedChat {
   std::vector<Segment> segments;
   // Answers that should be trained and cannot be, because their part of the text is unknown.
   int64_t untrainable = 0;
+  // Trained answers that follow a part of the generation prompt: the template ends that with more,
+  // such as `<think>`, which it does not write before an answer.
+  int64_t after_part_of_prompt = 0;
   bool unused_tools = false;  // there are tools or tool calls, and the template mentions none
 };
 
@@ -84,7 +87,7 @@ jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day
 // found by rendering twice: once up to the message before it, with the generation prompt, and once
 // including it; the difference is the answer, without the whitespace that the template writes after
 // its end. Each rendering must be an exact prefix of the next and of the whole text, or the answer
-// is not trainable.
+// is not trainable; of the prompt, a part that ends where the answer's own text begins is enough.
 //
 // Throws Error(model) where the template is refused or fails and where the plain format has no EOS,
 // Error(data) where the template refuses the conversation and where the plain format has no place

@@ -11,6 +11,7 @@
 #include "text/tokenizer/tiktoken.h"
 #include "text/tokenizer/tokenizer_config.h"
 #include "text/tokenizer/tokenizer_json.h"
+#include "text/utf8.h"
 
 namespace jackscrew {
 
@@ -81,13 +82,29 @@ bool adds_bos_by_default(const GgufTokenizerMetadata& from) {
   return from.model == "llama" || std::ranges::find(kWithBos, from.pre) != kWithBos.end();
 }
 
-TokenizerData byte_level_data(const GgufTokenizerMetadata& from) {
+// Whether the token stands for several bytes, each of which is a character here: only a merge makes
+// such a one.
+bool needs_merge(const TokenizerData& data, size_t id) {
+  const std::string& token = data.tokens[id];
+  const bool is_normal = data.kinds.empty() || data.kinds[id] == TokenKind::normal;
+  return is_normal && !token.empty() && utf8_step(token, 0).length < token.size();
+}
+
+TokenizerData byte_level_data(const GgufTokenizerMetadata& from, const std::string& where) {
   TokenizerData data;
   data.tokens = from.tokens;
   for (const int64_t type : from.token_types) {
     data.kinds.push_back(token_kind(static_cast<PieceType>(type)));
   }
   data.set_pre_tokenizer(from.pre.empty() ? "default" : from.pre);
+  for (size_t id = 0; id < data.tokens.size() && from.merges.empty(); ++id) {
+    if (!needs_merge(data, id)) continue;
+    throw Error(ErrorKind::model,
+                fmt::format("{}: tokenizer.ggml.merges is missing, so that the token \"{}\" would "
+                            "never be used",
+                            where, data.tokens[id]),
+                "convert the model anew, or give its own tokenizer: tokenizer=DIR");
+  }
   return data;
 }
 
@@ -125,7 +142,7 @@ TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::
                 fmt::format("{}: tokenizer model \"{}\" is not supported", where, from.model),
                 "\"gpt2\" (byte-level BPE) and \"llama\" (SentencePiece's BPE) are");
   }
-  TokenizerData data = sentencepiece ? sentencepiece_data(from) : byte_level_data(from);
+  TokenizerData data = sentencepiece ? sentencepiece_data(from) : byte_level_data(from, where);
   for (const std::string& merge : from.merges) data.merges.push_back(parse_merge(merge));
   data.bos = narrow<int32_t>(from.bos_id);
   data.eos = narrow<int32_t>(from.eos_id);

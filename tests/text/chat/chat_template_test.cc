@@ -66,6 +66,24 @@ TEST(ChatFormat, IsTheModelsOwnUnlessNamed) {
                [&] { render_chat(refused, kTurns); });
 }
 
+// The built-in ones leave out a BOS that there is not; an answer without an end would teach nobody
+// to stop.
+TEST(ChatFormat, BuiltInTemplatesDoWithoutBosButNotWithoutEos) {
+  TokenizerData data = golden_data("smollm");
+  data.bos = -1;
+  for (const char* name : {"chatml", "llama2", "llama3", "mistral", "zephyr", "alpaca"}) {
+    data.eos = 2;
+    EXPECT_NE(marked(render_chat(chat_format(name, data, {}), kTurns)).find("Q2"),
+              std::string::npos)
+        << name;
+    data.eos = -1;
+    const ChatFormat without = chat_format(name, data, {});
+    if (without.general.source.find("eos_token") == std::string::npos) continue;
+    expect_error(ErrorKind::model, "set eos_token in tokenizer_config.json",
+                 [&] { render_chat(without, kTurns); });
+  }
+}
+
 TEST(ChatFormat, HasATemplateForTools) {
   TokenizerData data = golden_data("smollm");
   data.chat_template = "{% for m in messages %}{{ m.content }};{% endfor %}";
@@ -204,6 +222,27 @@ TEST(ChatFormat, SaysWhichAnswersCannotBeTrained) {
       "%}");
   EXPECT_EQ(marked(render_chat(picky, greeting)), "USERHi</s>Q</s>[A</s>]");
   EXPECT_EQ(render_chat(picky, greeting).untrainable, 1);
+}
+
+// As those of DeepSeek R1 and QwQ: the prompt ends in <think>, thoughts are left out of answers.
+TEST(ChatFormat, TrainsAnswersThatDoNotBeginAsThePromptEnds) {
+  const ChatFormat format = own_format(
+      "{% for m in messages %}{% if m.role == 'assistant' %}A: {{ m.content.split('</think>')[-1] "
+      "~ eos_token }}\n{% else %}Q: {{ m.content }}\n{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}A: <think>\n{% endif %}");
+  std::vector<Message> messages = kTurns;
+  messages[4].content = "Let me see.</think>A2";
+  const RenderedChat chat = render_chat(format, messages);
+  EXPECT_EQ(marked(chat), "Q: S\nQ: Q1\nA: [A1</s>]\nQ: Q2\nA: [A2</s>]\n");
+  EXPECT_EQ(chat.untrainable, 0);
+  EXPECT_EQ(chat.after_part_of_prompt, 2);
+  // What the template writes before the text of an answer must be in the prompt, too.
+  const RenderedChat other = render_chat(
+      own_format("{% for m in messages %}{{ m.role }}{{ ' says ' if m.role == 'assistant' }}"
+                 "{{ m.content ~ eos_token }}{% endfor %}{% if add_generation_prompt %}assistant: "
+                 "{% endif %}"),
+      messages);
+  EXPECT_EQ(other.untrainable, 2);
 }
 
 TEST(ChatFormat, TrainsAnAnswerThatBeginsTheConversation) {

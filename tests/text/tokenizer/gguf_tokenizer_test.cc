@@ -45,6 +45,18 @@ TEST(GgufTokenizer, ByteLevelComesBack) {
   }
 }
 
+// Without merges every text would fall apart into bytes, and nobody be told.
+TEST(GgufTokenizer, ByteLevelNeedsItsMerges) {
+  GgufTokenizerMetadata metadata = to_gguf_tokenizer(golden_data("smollm"));
+  metadata.merges.clear();
+  expect_error(ErrorKind::model, "tokenizer.ggml.merges is missing",
+               [&] { gguf_tokenizer_data(metadata, "m.gguf"); });
+  // Where each token is one byte there is nothing to merge.
+  metadata.tokens = {"a", "\u0120", "<|end|>"};
+  metadata.token_types = {1, 1, 3};
+  EXPECT_EQ(gguf_tokenizer_data(metadata, "m.gguf").tokens, metadata.tokens);
+}
+
 // As llama.cpp does: the key of the file, else the name of its pre-tokenizer.
 TEST(GgufTokenizer, AddsBosByThePreTokenizerWhereTheFileDoesNotSay) {
   TokenizerData data = golden_data("llama3");

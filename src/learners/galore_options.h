@@ -40,7 +40,7 @@ struct GaloreSettings {
   explicit GaloreSettings(const OptionSet& options);
 
   // Checks the options against all weights of the model. Throws Error(usage) where it has none of
-  // the targets, or the rank does not fit one of them.
+  // the targets, or the rank or the weight decay does not fit one of them.
   void settle(std::span<const WeightSpec> weights) const;
 
   bool targets(const WeightSpec& weight) const;
@@ -75,6 +75,7 @@ struct GaloreSettings {
  private:
   double root_of_share(const WeightSpec& weight) const;
 
+  double weight_decay_;
   std::string side_;
   double scale_;
   std::optional<double> matrices_rate_;  // galore_learning_rate

@@ -270,6 +270,7 @@ class RotaryLearner : public Learner {
     }
     active_elements_ = options_.active_elements(total_elements_);
     options_.check_parts(blocks_);
+    options_.check_group_decay(share());
     std::vector<int64_t> sizes;
     std::vector<int32_t> parts;
     for (const Group& group : groups_) {

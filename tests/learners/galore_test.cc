@@ -106,8 +106,19 @@ struct Batch {
 constexpr OptionSpec kRunOptions[] = {
     {"learning_rate", OptionType::number, "0.01", ""},
     {"max_steps", OptionType::integer, "20", ""},
+    {"weight_decay", OptionType::number, "0", ""},
 };
 using Settings = std::map<std::string, std::string>;
+
+std::unique_ptr<Learner> galore_learner(const Settings& settings) {
+  OptionSet options;
+  options.add({"run", kRunOptions});
+  options.add({"galore", galore_options()});
+  options.set("galore_rank", "4", "test");
+  options.set("projection_update_gap", "8", "test");
+  for (const auto& [name, value] : settings) options.set(name, value, "test");
+  return make_galore_learner(options);
+}
 
 // A weight with its slot, trained on random batches.
 class Rig {
@@ -115,13 +126,7 @@ class Rig {
   Rig(int64_t rows, int64_t cols, const Settings& settings, const char* format = "f32",
       DType operands = DType::f32)
       : rows_(rows), cols_(cols) {
-    OptionSet options;
-    options.add({"run", kRunOptions});
-    options.add({"galore", galore_options()});
-    options.set("galore_rank", "4", "test");
-    options.set("projection_update_gap", "8", "test");
-    for (const auto& [name, value] : settings) options.set(name, value, "test");
-    learner_ = make_galore_learner(options);
+    learner_ = galore_learner(settings);
     const WeightSpec spec{
         "model.layers.0.mlp.up_proj.weight", rows, cols, WeightKind::linear, 0, "up_proj"};
     learner_->plan(std::span(&spec, 1));

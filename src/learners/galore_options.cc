@@ -146,6 +146,10 @@ GaloreSettings::GaloreSettings(const OptionSet& options)
     throw Error(ErrorKind::usage, "lazy_overlap says nothing of subspace=random",
                 "random subspaces overlap by chance alone; set lazy_overlap=0");
   }
+  if (window_ && !has_windows()) {
+    throw Error(ErrorKind::usage, "projection_window says nothing of subspace=random",
+                "random subspaces are made of no gradients; leave projection_window=auto");
+  }
   if (longest_gap_ && lazy_overlap == 0.0) {
     throw Error(ErrorKind::usage, "projection_gap_max is of gaps that grow, and lazy_overlap is 0",
                 "set lazy_overlap, or leave projection_gap_max=auto");

@@ -56,6 +56,9 @@ struct GaloreSettings {
   double element_scale(const WeightSpec& weight) const;
   // Steps between two refreshes, in a run of `total_steps`.
   int64_t gap_of(int64_t total_steps) const;
+  // Whether refreshes are made of gradients, which are summed in a window before each.
+  bool has_windows() const { return subspace != SubspaceKind::random; }
+  // Its steps. Subspaces at random come first as long after the beginning as others do.
   int64_t window_of(int64_t refresh_gap) const;
   // The longest gap that a lazy schedule grows to.
   int64_t longest_gap_of(int64_t refresh_gap) const;

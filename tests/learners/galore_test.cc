@@ -382,6 +382,23 @@ TEST(GaloreSlot, DecaysAsFullTrainingDoes) {
   }
 }
 
+// The first stage of a pipeline, which tells of it, may hold few of the matrices, or none.
+TEST(GaloreNotes, AreOfTheWholeModel) {
+  const auto learner = galore_learner({{"galore_rank", "8"}, {"update_rounding", "nearest"}});
+  const std::vector<WeightSpec> weights = {
+      {"model.layers.0.mlp.up_proj.weight", 20, 12, WeightKind::linear, 0, "up_proj"},
+      {"model.layers.1.mlp.up_proj.weight", 20, 12, WeightKind::linear, 1, "up_proj"}};
+  learner->plan(weights);
+  learner->begin_run(20);
+  const LearnerNotes notes = learner->notes();
+  ASSERT_EQ(notes.lines.size(), 2u);
+  EXPECT_TRUE(notes.lines[0].starts_with("2 matrices in subspaces of rank 8 ")) << notes.lines[0];
+  EXPECT_NE(notes.lines[1].find("a learning rate of 0.01 "), std::string::npos) << notes.lines[1];
+  ASSERT_EQ(notes.warnings.size(), 2u);
+  EXPECT_NE(notes.warnings[0].find("breaks even"), std::string::npos) << notes.warnings[0];
+  EXPECT_TRUE(notes.warnings[1].starts_with("update_rounding=nearest")) << notes.warnings[1];
+}
+
 // A window without gradients, such as one of frozen inputs, keeps the subspace.
 TEST(GaloreSlot, KeepsItsSubspaceWhereNothingIsKnown) {
   Rig rig(20, 12, {{"projection_window", "1"}});

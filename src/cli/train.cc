@@ -117,8 +117,9 @@ void warn_of_settings_of_the_adapter(const Recipe& recipe) {
   for (const OptionValue& given : recipe.options.values()) {
     const OptionValue& now = taken.options.at(given.spec.name, recipe.adapter);
     if (given.origin != kCommandLine || agree(given, now)) continue;
-    warn(fmt::format("{}={} is not used: it is the adapter's, {}", given.spec.name, given.text,
-                     now.text));
+    const std::string theirs = now.text.empty() ? "" : ", " + now.text;
+    warn(fmt::format("{}={} is not used: it is the adapter's{}", given.spec.name, given.text,
+                     theirs));
   }
 }
 

@@ -360,7 +360,8 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
   }
   restore_files(checkpoint, manifest.masters, states, ops);
   states([&](const StateRef& state) {
-    if (state.save && state.role != StateRole::schedule) read(state);
+    const bool is_read = state.role == StateRole::schedule || state.role == StateRole::unread;
+    if (state.save && !is_read) read(state);
   });
 }
 

@@ -36,6 +36,7 @@ struct AdapterOption {
   std::vector<std::string> items = {};  // of a list, in place of the value
   // Values of a recipe that do not contradict this one: "auto", "all-linear".
   std::vector<std::string> accepted_instead = {};
+  bool accepts_any = false;    // no value contradicts it: it says how an adapter begins
   bool training_only = false;  // the recipe's own value takes precedence over the adapter's
 };
 

@@ -327,7 +327,7 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
       {.name = "alpha_pattern", .items = items_of(numbers("alpha_pattern"), modules)},
       {.name = "modules_to_save", .items = saved},
       // An adapter that is loaded is not initialised again.
-      {.name = "lora_init", .value = "default", .accepted_instead = {"loftq", "pissa"}},
+      {.name = "lora_init", .value = "default", .accepts_any = true},
       {.name = "lora_dropout",
        .value = fmt::format("{}", settings["lora_dropout"].get<double>()),
        .training_only = true},

@@ -35,7 +35,11 @@ void read_prompt_tensors(const std::string& where, PeftAdapter& adapter) {
     fail(ErrorKind::model, "{}: tensor {} of shape {} is not of {} virtual tokens", where, kPrompt,
          shape_text(prompt.shape), tokens);
   }
-  adapter.options = {{.name = "prompt_tokens", .value = std::to_string(tokens)}};
+  adapter.options = {
+      {.name = "prompt_tokens", .value = std::to_string(tokens)},
+      // A prompt that is loaded is not begun again.
+      {.name = "prompt_init_text", .accepts_any = true},
+  };
 }
 
 }  // namespace

@@ -69,9 +69,13 @@ class GaloreLearner : public Learner {
 
   void plan(std::span<const WeightSpec> weights) override {
     settings_.settle(weights);
-    for (const WeightSpec& weight : weights) check_worth(weight);
-    for (const WeightSpec& weight : in_order_of_refreshes(weights)) {
-      if (settings_.targets(weight)) places_.emplace(weight.name, places_.size());
+    for (const WeightSpec& weight : weights) {
+      if (!settings_.targets(weight)) continue;
+      check_worth(weight);
+      targets_.push_back(weight);
+    }
+    for (const WeightSpec& weight : in_order_of_refreshes(targets_)) {
+      places_.emplace(weight.name, places_.size());
     }
     gap_ = settings_.gap_of(settings_.max_steps);
   }
@@ -107,13 +111,15 @@ class GaloreLearner : public Learner {
 
   bool begin_step(Context& context, int64_t step) override {
     if (held_) return false;
-    bool changed = std::exchange(resumed_, false) && fit_schedules(step);
+    bool changed = false;
+    if (std::exchange(resumed_, false)) fit_schedules(step);
     // Refreshes free their windows before new ones are allocated.
     for (size_t i = 0; i < slots_.size(); ++i) {
       if (step != refreshes_[i].next) continue;
       refresh(context, *slots_[i], refreshes_[i], step);
       changed = true;
     }
+    if (!settings_.has_windows()) return changed;
     for (size_t i = 0; i < slots_.size(); ++i) {
       RefreshSchedule& schedule = refreshes_[i];
       if (schedule.open != 0 || step < schedule.next - window()) continue;
@@ -146,26 +152,37 @@ class GaloreLearner : public Learner {
   }
 
   void restored(Context&) override {
-    for (size_t i = 0; i < slots_.size(); ++i) {
-      if (refreshes_[i].gap < 1 || refreshes_[i].done < 0) {
+    for (const RefreshSchedule& schedule : refreshes_) {
+      if (schedule.gap < 1 || schedule.done < 0) {
         fail(ErrorKind::model, "the state of galore's refreshes is damaged");
       }
-      slots_[i]->close_window();
-      if (refreshes_[i].open != 0) slots_[i]->open_window();
+    }
+    // All are closed before any is opened: no more are open at once than reserve() has booked.
+    for (GaloreSlot* slot : slots_) slot->close_window();
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      RefreshSchedule& schedule = refreshes_[i];
+      if (schedule.open == 0) continue;
+      if (is_own(*slots_[i], schedule)) {
+        slots_[i]->open_window();
+        continue;
+      }
+      // Of other settings, whose windows nothing was booked for: fit_schedules() begins another.
+      slots_[i]->leave_window_unread();
+      schedule.open = 0;
     }
     resumed_ = true;
   }
 
   LearnerNotes notes() const override {
+    // Of the whole model: the stage of a pipeline that tells it may have no target.
     LearnerNotes notes;
-    if (slots_.empty()) return notes;  // a pipeline's stage without targets
-    const GaloreSlot& first = *slots_.front();
-    notes.lines.push_back(fmt::format(
-        "{} matrices in subspaces of rank {} ({}), kept as {}, refreshed every {}{}", slots_.size(),
-        settings_.rank.text, first.name(), settings_.projection->name(), counted(gap_, "step"),
-        settings_.subspace == SubspaceKind::random
-            ? " at random"
-            : fmt::format(" from the gradients of {}", counted(window(), "step"))));
+    notes.lines.push_back(
+        fmt::format("{} matrices in subspaces of rank {} ({}), kept as {}, refreshed every {}{}",
+                    targets_.size(), settings_.rank.text, targets_.front().name,
+                    settings_.projection->name(), counted(gap_, "step"),
+                    settings_.has_windows()
+                        ? fmt::format(" from the gradients of {}", counted(window(), "step"))
+                        : " at random"));
     notes.lines.push_back(fmt::format(
         "their elements move as with a learning rate of {} in full training", element_rates()));
     if (!worthless_.empty()) notes.warnings.push_back(worthless_);
@@ -173,7 +190,9 @@ class GaloreLearner : public Learner {
       notes.warnings.push_back(
           "update_rounding=nearest has no effect: weights are stored exactly, in f32");
     }
+    // The first turn of all is before step window().
     const bool any =
+        window() < total_steps_ ||
         std::any_of(refreshes_.begin(), refreshes_.end(), [&](const RefreshSchedule& schedule) {
           return schedule.done > 0 || schedule.next < total_steps_;
         });
@@ -206,29 +225,25 @@ class GaloreLearner : public Learner {
     }
   }
 
-  // Whether a schedule is one that these settings make. Lazy gaps grow by doubling.
+  // Whether a schedule is one that these settings make. Lazy gaps grow by doubling, up to the
+  // longest.
   bool is_own(const GaloreSlot& slot, const RefreshSchedule& schedule) const {
     const auto times = static_cast<uint64_t>(schedule.gap / gap_);
-    const bool gap = schedule.gap % gap_ == 0 &&
+    const bool gap = schedule.gap % gap_ == 0 && schedule.gap <= settings_.longest_gap_of(gap_) &&
                      (settings_.lazy_overlap > 0.0 ? std::has_single_bit(times) : times == 1);
     return gap && (schedule.next - window() - offset(place_of(slot), gap_)) % gap_ == 0;
   }
 
   // A run that goes on with another gap or window, or other turns, takes them from `step` on: a
-  // matrix is refreshed next after the first whole window that its turn allows. Returns whether any
-  // changes.
-  bool fit_schedules(int64_t step) {
-    bool changed = false;
+  // matrix is refreshed next after the first whole window that its turn allows.
+  void fit_schedules(int64_t step) {
     for (size_t i = 0; i < slots_.size(); ++i) {
       RefreshSchedule& schedule = refreshes_[i];
       if (is_own(*slots_[i], schedule)) continue;
       const int64_t turn = offset(place_of(*slots_[i]), gap_);
       const int64_t gaps = ceil_div(std::max<int64_t>(0, step - turn), gap_);
-      slots_[i]->close_window();
       schedule = {.gap = gap_, .next = window() + turn + gaps * gap_, .done = schedule.done};
-      changed = true;
     }
-    return changed;
   }
 
   struct Turn {
@@ -263,7 +278,7 @@ class GaloreLearner : public Learner {
 
   // Thin products are worth it while rank * (rows + cols) < rows * cols.
   void check_worth(const WeightSpec& weight) {
-    if (!settings_.targets(weight) || !worthless_.empty()) return;
+    if (!worthless_.empty()) return;
     const int64_t rank = settings_.rank_of(weight);
     const int64_t even = weight.size() / (weight.rows + weight.cols);
     if (rank <= even) return;
@@ -299,11 +314,10 @@ class GaloreLearner : public Learner {
 
   // "0.001", or "0.0009 to 0.001".
   std::string element_rates() const {
-    double least = 0.0, most = 0.0;
-    for (const GaloreSlot* slot : slots_) {
-      least =
-          slot == slots_.front() ? slot->element_scale() : std::min(least, slot->element_scale());
-      most = std::max(most, slot->element_scale());
+    double least = settings_.element_scale(targets_.front()), most = least;
+    for (const WeightSpec& weight : targets_) {
+      least = std::min(least, settings_.element_scale(weight));
+      most = std::max(most, settings_.element_scale(weight));
     }
     const std::string text = fmt::format("{:.3g}", settings_.learning_rate * most);
     const std::string lowest = fmt::format("{:.3g}", settings_.learning_rate * least);
@@ -311,7 +325,8 @@ class GaloreLearner : public Learner {
   }
 
   GaloreSettings settings_;
-  std::map<std::string, size_t> places_;  // of the model's targets, by name
+  std::vector<WeightSpec> targets_;       // of the whole model
+  std::map<std::string, size_t> places_;  // of targets_, by name: their order of refreshes
   std::vector<GaloreSlot*> slots_;
   std::vector<RefreshSchedule> refreshes_;  // of slots_
   Memory* memory_ = nullptr;                // of the device

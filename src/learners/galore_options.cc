@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "learners/given_rate.h"
 #include "learners/linear_targets.h"
+#include "optim/optimizer.h"
 #include "quant/int4_affine.h"
 #include "quant/plain.h"
 
@@ -118,6 +119,7 @@ GaloreSettings::GaloreSettings(const OptionSet& options)
       rank(parse_rank(options.text("galore_rank"))),
       max_steps(options.integer("max_steps")),
       learning_rate(options.number("learning_rate")),
+      weight_decay_(options.number("weight_decay")),
       side_(options.text("galore_side")),
       scale_(options.number("galore_scale")),
       matrices_rate_(given_rate(options, "galore_learning_rate")),
@@ -143,6 +145,10 @@ GaloreSettings::GaloreSettings(const OptionSet& options)
   if (lazy_overlap > 0.0 && subspace == SubspaceKind::random) {
     throw Error(ErrorKind::usage, "lazy_overlap says nothing of subspace=random",
                 "random subspaces overlap by chance alone; set lazy_overlap=0");
+  }
+  if (window_ && !has_windows()) {
+    throw Error(ErrorKind::usage, "projection_window says nothing of subspace=random",
+                "random subspaces are made of no gradients; leave projection_window=auto");
   }
   if (longest_gap_ && lazy_overlap == 0.0) {
     throw Error(ErrorKind::usage, "projection_gap_max is of gaps that grow, and lazy_overlap is 0",
@@ -171,11 +177,16 @@ void GaloreSettings::settle(std::span<const WeightSpec> weights) const {
   for (const WeightSpec& weight : weights) {
     if (!targets(weight)) continue;
     const int64_t own = rank_of(weight);
-    if (own >= 1 && own <= smaller_side(weight)) continue;
-    throw Error(ErrorKind::usage,
-                fmt::format("galore_rank={} is not from 1 to the smaller side of {}, {}", rank.text,
-                            weight.name, smaller_side(weight)),
-                "give a share, such as 25%: it suits matrices of every size");
+    if (own < 1 || own > smaller_side(weight)) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("galore_rank={} is not from 1 to the smaller side of {}, {}",
+                              rank.text, weight.name, smaller_side(weight)),
+                  "give a share, such as 25%: it suits matrices of every size");
+    }
+    const double rate = learning_rate * element_scale(weight);
+    check_weight_decay(
+        weight_decay_, rate,
+        fmt::format("a learning rate of {:.3g} (galore_learning_rate) of {}", rate, weight.name));
   }
 }
 

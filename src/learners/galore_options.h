@@ -40,7 +40,7 @@ struct GaloreSettings {
   explicit GaloreSettings(const OptionSet& options);
 
   // Checks the options against all weights of the model. Throws Error(usage) where it has none of
-  // the targets, or the rank does not fit one of them.
+  // the targets, or the rank or the weight decay does not fit one of them.
   void settle(std::span<const WeightSpec> weights) const;
 
   bool targets(const WeightSpec& weight) const;
@@ -56,6 +56,9 @@ struct GaloreSettings {
   double element_scale(const WeightSpec& weight) const;
   // Steps between two refreshes, in a run of `total_steps`.
   int64_t gap_of(int64_t total_steps) const;
+  // Whether refreshes are made of gradients, which are summed in a window before each.
+  bool has_windows() const { return subspace != SubspaceKind::random; }
+  // Its steps. Subspaces at random come first as long after the beginning as others do.
   int64_t window_of(int64_t refresh_gap) const;
   // The longest gap that a lazy schedule grows to.
   int64_t longest_gap_of(int64_t refresh_gap) const;
@@ -75,6 +78,7 @@ struct GaloreSettings {
  private:
   double root_of_share(const WeightSpec& weight) const;
 
+  double weight_decay_;
   std::string side_;
   double scale_;
   std::optional<double> matrices_rate_;  // galore_learning_rate

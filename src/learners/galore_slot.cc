@@ -105,6 +105,10 @@ void GaloreSlot::visit(const StateVisitor& visitor) const {
     window.save = true;
     visitor(window);
   }
+  if (has_unread_window_) {
+    visitor({name() + ".window", StateRole::unread,
+             Tensor(nullptr, DType::f32, {window_rows(), window_cols()}), true});
+  }
   state_->visit(name(), visitor);
 }
 
@@ -117,13 +121,13 @@ int64_t GaloreSlot::window_cols() const {
 }
 
 void GaloreSlot::open_window() {
-  if (settings_.subspace == SubspaceKind::random) return;
+  if (!settings_.has_windows()) return;
   window_ = GradientBuffer(*memory_, Purpose::projections, {window_rows(), window_cols()},
                            window_lane_sums_);
 }
 
 int64_t GaloreSlot::window_bytes() const {
-  if (settings_.subspace == SubspaceKind::random) return 0;
+  if (!settings_.has_windows()) return 0;
   return (1 + window_lane_sums_) *
          booked_bytes(window_rows() * window_cols() * dtype_size(DType::f32));
 }

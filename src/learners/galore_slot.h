@@ -30,18 +30,19 @@ class GaloreSlot : public LearnerSlot {
   void backward(const Gradient& g, const Tensor* dx) override;
   void apply(Context& context, double weight_decay) override;
   void visit(const StateVisitor& visitor) const override;
+  void restored(Context&) override { has_unread_window_ = false; }
 
   const std::string& name() const { return weight_->name(); }
   // The overlap of two random subspaces of this rank.
   double chance_overlap() const {
     return static_cast<double>(rank_) / static_cast<double>(basis_rows_);
   }
-  // See GaloreSettings.
-  double element_scale() const { return settings_.element_scale(weight_->spec()); }
 
   // From now on gradients are summed for the next refresh. Allocates, so only outside of steps.
   void open_window();
   void close_window() { window_ = {}; }
+  // Call before a checkpoint is read that has a window of this matrix which is not to be opened.
+  void leave_window_unread() { has_unread_window_ = settings_.has_windows(); }
   // The memory of a window, in booked bytes.
   int64_t window_bytes() const;
   // Replaces the subspace by the one that the window's sums give, or by the `draw`th random one,
@@ -73,6 +74,7 @@ class GaloreSlot : public LearnerSlot {
   GradientBuffer projected_;               // R, [other rows, rank]; training only
   std::unique_ptr<OptimizerState> state_;  // of R; training only
   GradientBuffer window_;                  // Z, f32 [window rows, window cols], in a window
+  bool has_unread_window_ = false;         // until the checkpoint is restored
 };
 
 }  // namespace jackscrew

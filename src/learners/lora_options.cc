@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "learners/linear_targets.h"
+#include "optim/optimizer.h"
 
 namespace jackscrew {
 
@@ -163,6 +164,10 @@ LoraSettings::LoraSettings(const OptionSet& options)
       original_model_(options.text("lora_original_model")),
       rounds_(!original_model_.empty() || options.text("storage") != "keep") {
   check_start_options(options);
+  const double b_rate = b_learning_rate_ratio_ * options.number("learning_rate");
+  check_weight_decay(
+      options.number("weight_decay"), b_rate,
+      fmt::format("a learning rate of {:.3g} (lora_b_learning_rate_ratio) of B", b_rate));
   if (alpha_ == 0.0 && alphas_.numbers().empty()) {
     throw Error(ErrorKind::usage,
                 fmt::format("{}: lora_alpha is 0: no adapter would change anything, or learn",

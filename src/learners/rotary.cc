@@ -38,7 +38,8 @@ struct Group {
 
 // A rotation in progress: until every leaving slot has been flushed.
 struct RotationInProgress {
-  std::vector<std::pair<int32_t, double>> changes;  // groups that leave, their squared changes
+  // Groups that leave, and their squared changes; of those that have masters to measure these by.
+  std::vector<std::pair<int32_t, double>> changes;
   std::vector<int32_t> joining;
 };
 
@@ -270,6 +271,7 @@ class RotaryLearner : public Learner {
     }
     active_elements_ = options_.active_elements(total_elements_);
     options_.check_parts(blocks_);
+    options_.check_group_decay(share());
     std::vector<int64_t> sizes;
     std::vector<int32_t> parts;
     for (const Group& group : groups_) {
@@ -355,7 +357,9 @@ class RotaryLearner : public Learner {
     in_progress_.emplace();
     // Everything is freed before anything is allocated: the peak is that of the larger set.
     for (const int32_t group : without(before, rotation_->active())) {
-      in_progress_->changes.emplace_back(group, 0.0);
+      if (std::ranges::any_of(slots_of(group), &RotarySlot::measures_change)) {
+        in_progress_->changes.emplace_back(group, 0.0);
+      }
       for (RotarySlot* slot : slots_of(group)) {
         slot->leave(context);
         if (transit_.try_enqueue_leaving(group, *slot)) continue;
@@ -383,10 +387,10 @@ class RotaryLearner : public Learner {
 
   void log_rotation() {
     JsonObject left, joined;
-    // Groups of other stages are in those stages' events.
     for (const auto& [group, change] : in_progress_->changes) {
-      if (!slots_of(group).empty()) left.add(groups_[static_cast<size_t>(group)].name, change);
+      left.add(groups_[static_cast<size_t>(group)].name, change);
     }
+    // Groups of other stages are in those stages' events.
     for (const int32_t group : in_progress_->joining) {
       if (slots_of(group).empty()) continue;
       joined.add(groups_[static_cast<size_t>(group)].name,

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "learners/given_rate.h"
 #include "learners/rotary.h"
+#include "optim/optimizer.h"
 
 namespace jackscrew {
 
@@ -132,7 +133,8 @@ RotaryOptions::RotaryOptions(const OptionSet& options)
       group_learning_rate(given_rate(options, "group_learning_rate")),
       static_learning_rate(given_rate(options, "static_learning_rate").value_or(learning_rate)),
       masters_in_files(options.text("master") == "mmap"),
-      overlap(options.boolean("overlap_rotation")) {
+      overlap(options.boolean("overlap_rotation")),
+      weight_decay_(options.number("weight_decay")) {
   if (!options.is_word("steps_per_rotation")) {
     steps_per_rotation = options.integer("steps_per_rotation");
   }
@@ -156,6 +158,9 @@ RotaryOptions::RotaryOptions(const OptionSet& options)
                     options.origin("static_learning_rate"), static_weights),
         "leave it out, or set static=train");
   }
+  check_weight_decay(weight_decay_, static_learning_rate,
+                     fmt::format("static_learning_rate {}", static_learning_rate));
+  check_group_decay(1.0);  // of a rate that is given; others are known with the model
   for (const char* name :
        {"rotation_order", "rotation_parts", "steps_per_rotation", "churn", "overlap_rotation"}) {
     add_changed(options, name, of_rotations);
@@ -241,6 +246,11 @@ int64_t RotaryOptions::automatic_steps(int64_t total_steps, int64_t windows_of_a
 
 double RotaryOptions::group_rate(double share) const {
   return group_learning_rate.value_or(automatic_group_rate(learning_rate, share));
+}
+
+void RotaryOptions::check_group_decay(double share) const {
+  const double rate = group_rate(share);
+  check_weight_decay(weight_decay_, rate, fmt::format("group_learning_rate {}", rate));
 }
 
 std::span<const OptionSpec> rotary_options() {

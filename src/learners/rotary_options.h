@@ -56,6 +56,8 @@ struct RotaryOptions {
   double group_rate(double share) const;
   // A rate as a multiple of the run's.
   double scale_of(double rate) const { return learning_rate > 0 ? rate / learning_rate : 1.0; }
+  // Throws Error(usage) where weight decay at the rate of groups leaves nothing of a weight.
+  void check_group_decay(double share) const;
 
   ActiveParams active_params;
   RotationOrder order;
@@ -74,6 +76,7 @@ struct RotaryOptions {
   std::vector<std::string> of_rotations, of_masters;
 
  private:
+  double weight_decay_;
   bool by_attention_ = false, by_mlp_ = false, by_block_ = false, by_matrix_ = false;
 };
 

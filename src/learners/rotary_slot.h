@@ -42,11 +42,13 @@ class RotarySlot : public LearnerSlot {
   // Active -> waiting, first half: frees the gradient and encodes the storage.
   void leave(Context& context);
   // Second half: save() writes the master, and the moments if they are kept, and returns the sum of
-  // squared changes since the weight became active (0 where there is no master); release() frees
+  // squared changes since the weight became active (0 unless measures_change()); release() frees
   // both on the device, for which a GPU waits until it has done all its work; flush() does both.
   double save(Context& context, Master::Copy copy);
   void release(Context& context);
   double flush(Context& context);
+  // A weight without a master keeps no values of before to compare with.
+  bool measures_change() const { return master_.has_value(); }
   void will_need();
 
   // For a weight that will be activated: prepare() allocates its exact values and moments, fetch()

@@ -6,6 +6,15 @@
 
 namespace jackscrew {
 
+void check_weight_decay(double decay, double rate, const std::string& rates) {
+  if (rate * decay < 1) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("weight_decay is {}, which with {} takes all of a weight away, or more, "
+                          "in a step",
+                          decay, rates),
+              fmt::format("0.01 to 0.1 are usual; it must be below {:.3g}", 1 / rate));
+}
+
 std::span<const OptimizerEntry> all_optimizers() {
   static constexpr OptimizerEntry kOptimizers[] = {
       {"adamw", "states in f32", make_adamw},

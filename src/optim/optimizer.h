@@ -25,6 +25,11 @@ struct WeightDecay {
   double vectors = 0;   // norms and biases
 };
 
+// Throws Error(usage) where steps with that learning rate, the highest of the schedule, take all of
+// a weight away, or more: what is left of it is 1 - rate * decay. `rates` is what the user is told
+// of the rate, such as "learning_rate 0.001".
+void check_weight_decay(double decay, double rate, const std::string& rates);
+
 class OptimizerState {
  public:
   virtual ~OptimizerState() = default;

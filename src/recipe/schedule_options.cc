@@ -130,14 +130,9 @@ void ScheduleSettings::read(const OptionSet& options) {
   warmup_steps = options.integer_unless_word("warmup_steps");
   weight_decay.matrices = options.number("weight_decay");
   weight_decay.vectors = options.text("weight_decay_target") == "all" ? weight_decay.matrices : 0.0;
-  // What is left of a weight is 1 - learning_rate * weight_decay of it.
-  if (learning_rate * weight_decay.matrices >= 1) {
-    throw Error(ErrorKind::usage,
-                fmt::format("weight_decay is {}, which with learning_rate {} takes all of a weight "
-                            "away, or more, in a step",
-                            weight_decay.matrices, learning_rate),
-                fmt::format("0.01 to 0.1 are usual; it must be below {:.3g}", 1 / learning_rate));
-  }
+  // Learners check the rates that they multiply it by.
+  check_weight_decay(weight_decay.matrices, learning_rate,
+                     fmt::format("learning_rate {}", learning_rate));
   max_grad_norm = options.number("max_grad_norm");
   if (max_grad_norm > 0 && max_grad_norm < static_cast<double>(std::numeric_limits<float>::min())) {
     throw Error(ErrorKind::usage,

@@ -43,7 +43,7 @@ bool agrees(const OptionValue& given, const OptionValue& adapters, const Adapter
     return std::find(option.accepted_instead.begin(), option.accepted_instead.end(), word) !=
            option.accepted_instead.end();
   };
-  if (is_other_word(given.text)) return true;
+  if (option.accepts_any || is_other_word(given.text)) return true;
   if (given.spec.type != OptionType::list) return same_value(given, adapters);
   return std::any_of(given.items.begin(), given.items.end(), is_other_word) ||
          std::is_permutation(given.items.begin(), given.items.end(), adapters.items.begin(),

@@ -99,8 +99,7 @@ class Trainer {
     finish(run_steps(first));
   }
 
-  // Writes the exports beside the result, after this run or for one that had ended before. Other
-  // ranks take no part.
+  // Writes the exports beside the result, after this run or for one that had ended; rank 0 alone.
   void write_exports() {
     const fs::path output = claim_->path();
     if (lacks_exports(recipe_, output)) {
@@ -318,11 +317,8 @@ class Trainer {
       const int64_t step = done++;
       const Stopwatch watch;
       const StepBatch batch = sampler_->step(step);
-      accumulate(batch, step);
-      crew_->apply(recipe_.weight_decay);
-      for (const LearnerEvent& event : crew_->take_events()) {
-        log_->event(step, event);
-      }
+      work(batch, step);
+      for (const LearnerEvent& event : crew_->take_events()) log_->event(step, event);
       log_->worked(batch, watch.seconds());
       if (done % recipe_.logging_steps == 0 || done == total_steps_) {
         const StepResult result = wait_for_result();
@@ -340,20 +336,24 @@ class Trainer {
   }
 
   // On a terminal, a long step shows how far it is.
-  void accumulate(const StepBatch& batch, int64_t step) {
+  void work(const StepBatch& batch, int64_t step) try {
     ProgressBar bar(std::cerr, step_style(console_.style),
                     fmt::format("step {}/{}", step + 1, total_steps_),
                     crew_->session().block_passes(batch), "blocks");
     crew_->accumulate(batch, schedule_.rate(step), step, bar.callback());
     bar.clear();
+    crew_->apply(recipe_.weight_decay);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::non_finite) throw;
+    // The learner has found it in what the steps before have left.
+    fail_non_finite(step, NAN, fmt::format("after step {}: {}", step, error.what()), error.hint());
   }
 
   [[noreturn]] void give_up(int64_t step, double loss) {
     fail_non_finite(step, loss, fmt::format("step {}: {}", step, watch_.why_given_up(loss)));
   }
 
-  // Restores the best evaluation's state, if the recipe asks for that and it is not the present
-  // one.
+  // Restores the state of the best evaluation, if the recipe asks for it and it is another one.
   void take_best(int64_t done) {
     if (!recipe_.load_best_model_at_end || !watch_.best() || watch_.best()->step == done) return;
     const fs::path path = best_checkpoint();
@@ -367,10 +367,11 @@ class Trainer {
     say(fmt::format("result    of the best evaluation, {}", watch_.best_text()));
   }
 
-  [[noreturn]] void fail_non_finite(int64_t step, double loss, const std::string& what) {
+  [[noreturn]] void fail_non_finite(int64_t step, double loss, const std::string& what,
+                                    std::string hint = {}) {
     log_->failed(step, what, loss);
-    std::string hint = step == 0 ? "the model's weights are damaged, or too large for this product"
-                                 : "lower learning_rate or lengthen the warm-up";
+    if (step == 0) hint = "the model's weights are damaged, or too large for this product";
+    if (hint.empty()) hint = "lower learning_rate or lengthen the warm-up";
     if (!checkpoint_.empty())
       hint += fmt::format("; the last checkpoint is {}", checkpoint_.string());
     report();
@@ -401,8 +402,7 @@ class Trainer {
     if (left > 0) stop_before_the_answers(done);
   }
 
-  // If the disk is full the run continues: the next checkpoint may fit, and so may the result
-  // alone.
+  // A full disk ends no run: the next checkpoint may fit, and so may the result alone.
   void try_to_save(int64_t step) {
     write_or_warn(checkpoint_path({}, step).string(), [&] { save_now(step); });
   }

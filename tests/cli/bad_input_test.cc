@@ -149,6 +149,15 @@ TEST_F(SlowBadInput, NotFinite) {
           kErrorsOnly),
       6, {"not finite", "lower learning_rate"});
   EXPECT_EQ(tiny_.events("rotary").back()["event"], "warn");
+  // Or by the learner, before the program looks.
+  expect_refused(
+      run(tiny_.train("rotated",
+                      "method=rotary static=freeze active_params=50% steps_per_rotation=1 "
+                      "warmup_steps=0 group_learning_rate=1e38 logging_steps=10 max_steps=3") +
+          kErrorsOnly),
+      6, {"weights of layers.", "no longer finite", "group_learning_rate"});
+  EXPECT_EQ(tiny_.events("rotated").back()["event"], "warn");
+  EXPECT_TRUE(fs::exists(tiny_.path("rotated/report.html")));
   // The last step is applied, its gradients being finite, and carries the weights out of range.
   expect_refused(run(tiny_.train("last",
                                  "method=full learning_rate=1e39 warmup_steps=0 max_steps=1 "

@@ -381,6 +381,13 @@ TEST(CommandOptions, TrainingAnAdapterFurtherDoesNotBeginItAnew) {
                 .find("warning: lora_init=pissa is not used: it is the adapter's, default\n"),
             std::string::npos);
   EXPECT_EQ(said_of(settings + "lora_rank=4").find("warning"), std::string::npos);
+  const TinyRun tiny("soft_prompt");
+  tiny.must_train("soft", "method=prompt prompt_tokens=4 max_steps=1");
+  const std::string prompt = fmt::format("train model={} adapter={} data=none output_dir=o ",
+                                         tiny.config(), tiny.path("soft").string());
+  EXPECT_NE(said_of(prompt + "prompt_init_text=Hello")
+                .find("warning: prompt_init_text=Hello is not used: it is the adapter's\n"),
+            std::string::npos);
 }
 
 // Whether a JSON schema, or one of its alternatives, takes values of a type.

@@ -115,9 +115,11 @@ TEST_F(Peft, SoftPrompts) {
   const PeftAdapter read = read_peft_adapter(adapter());
   EXPECT_EQ(read.learner, "prompt");
   EXPECT_EQ(read.settings, (ordered_json{{"num_virtual_tokens", 3}}));
-  ASSERT_EQ(read.options.size(), 1u);
+  ASSERT_EQ(read.options.size(), 2u);
   EXPECT_EQ(read.options[0].name, "prompt_tokens");
   EXPECT_EQ(read.options[0].value, "3");
+  EXPECT_EQ(read.options[1].name, "prompt_init_text");
+  EXPECT_TRUE(read.options[1].accepts_any);
   const SafetensorsFile file(adapter() / "adapter_model.safetensors");
   EXPECT_NE(file.find("prompt_embeddings"), nullptr) << "without the prefix of LoRA's tensors";
 

@@ -106,8 +106,19 @@ struct Batch {
 constexpr OptionSpec kRunOptions[] = {
     {"learning_rate", OptionType::number, "0.01", ""},
     {"max_steps", OptionType::integer, "20", ""},
+    {"weight_decay", OptionType::number, "0", ""},
 };
 using Settings = std::map<std::string, std::string>;
+
+std::unique_ptr<Learner> galore_learner(const Settings& settings) {
+  OptionSet options;
+  options.add({"run", kRunOptions});
+  options.add({"galore", galore_options()});
+  options.set("galore_rank", "4", "test");
+  options.set("projection_update_gap", "8", "test");
+  for (const auto& [name, value] : settings) options.set(name, value, "test");
+  return make_galore_learner(options);
+}
 
 // A weight with its slot, trained on random batches.
 class Rig {
@@ -115,13 +126,7 @@ class Rig {
   Rig(int64_t rows, int64_t cols, const Settings& settings, const char* format = "f32",
       DType operands = DType::f32)
       : rows_(rows), cols_(cols) {
-    OptionSet options;
-    options.add({"run", kRunOptions});
-    options.add({"galore", galore_options()});
-    options.set("galore_rank", "4", "test");
-    options.set("projection_update_gap", "8", "test");
-    for (const auto& [name, value] : settings) options.set(name, value, "test");
-    learner_ = make_galore_learner(options);
+    learner_ = galore_learner(settings);
     const WeightSpec spec{
         "model.layers.0.mlp.up_proj.weight", rows, cols, WeightKind::linear, 0, "up_proj"};
     learner_->plan(std::span(&spec, 1));
@@ -375,6 +380,23 @@ TEST(GaloreSlot, DecaysAsFullTrainingDoes) {
     // Two roundings of values below 0.5.
     EXPECT_NEAR(after.values[i], before.values[i] * (1.0 - 0.01 * 0.5), 4e-8);
   }
+}
+
+// The first stage of a pipeline, which tells of it, may hold few of the matrices, or none.
+TEST(GaloreNotes, AreOfTheWholeModel) {
+  const auto learner = galore_learner({{"galore_rank", "8"}, {"update_rounding", "nearest"}});
+  const std::vector<WeightSpec> weights = {
+      {"model.layers.0.mlp.up_proj.weight", 20, 12, WeightKind::linear, 0, "up_proj"},
+      {"model.layers.1.mlp.up_proj.weight", 20, 12, WeightKind::linear, 1, "up_proj"}};
+  learner->plan(weights);
+  learner->begin_run(20);
+  const LearnerNotes notes = learner->notes();
+  ASSERT_EQ(notes.lines.size(), 2u);
+  EXPECT_TRUE(notes.lines[0].starts_with("2 matrices in subspaces of rank 8 ")) << notes.lines[0];
+  EXPECT_NE(notes.lines[1].find("a learning rate of 0.01 "), std::string::npos) << notes.lines[1];
+  ASSERT_EQ(notes.warnings.size(), 2u);
+  EXPECT_NE(notes.warnings[0].find("breaks even"), std::string::npos) << notes.warnings[0];
+  EXPECT_TRUE(notes.warnings[1].starts_with("update_rounding=nearest")) << notes.warnings[1];
 }
 
 // A window without gradients, such as one of frozen inputs, keeps the subspace.

@@ -262,16 +262,66 @@ TEST(Galore, PlansEveryWindow) {
   }
 }
 
+// As restoring a checkpoint does, of which these are the states.
+void restore_schedule(Session& session, const std::map<std::string, std::vector<uint8_t>>& states) {
+  session.visit([&](const StateRef& state) {
+    if (state.role != StateRole::schedule) return;
+    const std::vector<uint8_t>& bytes = states.at(state.name);
+    std::copy(bytes.begin(), bytes.end(), static_cast<uint8_t*>(state.view.raw()));
+  });
+  session.schedule_restored();
+}
+
+// Windows that are open when a checkpoint is restored make room for the checkpoint's.
+TEST(Galore, RestoresWindowsWithinThePlan) {
+  const ModelFiles files = open_model(golden_path("qwen3").string());
+  const Recipe recipe =
+      make_recipe(settings_of("sequence_len=24 max_steps=20 method=galore projection_update_gap=4 "
+                              "projection_window=2 galore_side=big galore_rank=16"));
+  const SessionPlan plan = Session::rehearse(recipe, files, training_use(24));
+  Session session(recipe, files, training_use(24), plan);
+  session.learner().begin_run(20);
+  std::vector<std::map<std::string, std::vector<uint8_t>>> after_step;
+  for (int64_t step = 0; step < 8; ++step) {
+    session.accumulate(batch_of(step), 1e-3, step);
+    session.update({});
+    after_step.push_back(saved(session));
+  }
+  for (const auto& last : after_step) {
+    for (const auto& best : after_step) {
+      restore_schedule(session, last);
+      restore_schedule(session, best);
+    }
+  }
+  EXPECT_EQ(session.memory().ledger().peak, plan.ledger.peak);
+}
+
+// Nothing is summed for them, so that no step differs from the one before.
+TEST(Galore, RandomSubspacesHaveNoWindows) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto session = session_of(files, "method=galore subspace=random projection_update_gap=3");
+  train(*session, 5);
+  size_t schedules = 0;
+  session->visit([&](const StateRef& state) {
+    if (!state.name.ends_with(".refreshes")) return;
+    const auto* schedule = static_cast<const int64_t*>(state.view.raw());
+    EXPECT_GT(schedule[2], 0) << "refreshes of " << state.name;
+    EXPECT_EQ(schedule[4], 0) << "a window of " << state.name;
+    ++schedules;
+  });
+  EXPECT_EQ(schedules, static_cast<size_t>(7 * files.config.num_hidden_layers));
+}
+
 struct Refresh {
   int64_t step;
   std::string weight;
   double overlap;
 };
 
-std::vector<Refresh> refreshes(Session& session, int64_t steps, double rate, bool same_batch) {
-  session.learner().begin_run(steps);
+std::vector<Refresh> refreshes_of_steps(Session& session, int64_t first, int64_t last, double rate,
+                                        bool same_batch) {
   std::vector<Refresh> out;
-  for (int64_t step = 0; step < steps; ++step) {
+  for (int64_t step = first; step < last; ++step) {
     session.accumulate(batch_of(same_batch ? 0 : step), rate, step);
     session.update({});
     for (const LearnerEvent& event : session.learner().take_events()) {
@@ -281,6 +331,23 @@ std::vector<Refresh> refreshes(Session& session, int64_t steps, double rate, boo
     }
   }
   return out;
+}
+
+std::vector<Refresh> refreshes(Session& session, int64_t steps, double rate, bool same_batch) {
+  session.learner().begin_run(steps);
+  return refreshes_of_steps(session, 0, steps, rate, same_batch);
+}
+
+// The most steps from one refresh of a matrix to its next.
+int64_t longest_gap(const std::vector<Refresh>& refreshes) {
+  std::map<std::string, int64_t> last;
+  int64_t longest = 0;
+  for (const Refresh& refresh : refreshes) {
+    const auto [before, is_first] = last.emplace(refresh.weight, refresh.step);
+    if (!is_first) longest = std::max(longest, refresh.step - before->second);
+    before->second = refresh.step;
+  }
+  return longest;
 }
 
 TEST(Galore, RefreshesOneAfterAnother) {
@@ -315,14 +382,19 @@ TEST(Galore, LazyRefreshesComeLessOften) {
   // Whatever the longest gap, they double: matrices keep the turns that are planned.
   const auto session = session_of(
       files, "method=galore projection_update_gap=2 lazy_overlap=0.9 projection_gap_max=7");
-  std::map<std::string, int64_t> last;
-  int64_t longest = 0;
-  for (const Refresh& refresh : refreshes(*session, 64, 0.0, true)) {
-    const auto [before, is_first] = last.emplace(refresh.weight, refresh.step);
-    if (!is_first) longest = std::max(longest, refresh.step - before->second);
-    before->second = refresh.step;
-  }
-  EXPECT_EQ(longest, 4);
+  EXPECT_EQ(longest_gap(refreshes(*session, 64, 0.0, true)), 4);
+}
+
+// From a checkpoint on, too, whose gaps have grown beyond it.
+TEST(Galore, NoGapIsLongerThanTheLongest) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const std::string lazy = "method=galore projection_update_gap=2 lazy_overlap=0.9 ";
+  const auto before = session_of(files, lazy + "projection_gap_max=16");
+  EXPECT_EQ(longest_gap(refreshes(*before, 64, 0.0, true)), 16);
+  const auto after = session_of(files, lazy + "projection_gap_max=4");
+  after->learner().begin_run(128);
+  restore_schedule(*after, saved(*before));
+  EXPECT_EQ(longest_gap(refreshes_of_steps(*after, 64, 128, 0.0, true)), 4);
 }
 
 TEST(Galore, RefusesWhatContradicts) {
@@ -338,6 +410,8 @@ TEST(Galore, RefusesWhatContradicts) {
       {"projection_window=9 projection_update_gap=4", "projection_window"},
       {"projection_gap_max=4", "lazy_overlap"},
       {"subspace=random lazy_overlap=0.5", "random"},
+      {"subspace=random projection_window=2", "says nothing of subspace=random"},
+      {"weight_decay=0.5 galore_learning_rate=40", "a learning rate of"},
   };
   for (const auto& [settings, part] : cases) {
     const std::string refusal = error_of(ErrorKind::usage, [&, s = settings] {

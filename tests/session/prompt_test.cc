@@ -152,6 +152,7 @@ TEST_P(PromptTest, LearnsAndSurvivesTheDisk) {
     return with_adapter_options(make_recipe({"adapter=" + directory.string(), setting}));
   };
   EXPECT_EQ(beside_it("prompt_tokens=5").learner, "prompt");
+  EXPECT_EQ(beside_it("prompt_init_text=Hello").options.text("prompt_init_text"), "");
   expect_message(ErrorKind::usage,
                  "prompt_tokens is 9, but the adapter " + directory.string() + " has 5",
                  [&] { beside_it("prompt_tokens=9"); });

@@ -26,7 +26,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// "a,b" or "[a, b]" -> items.
+// "a,b" or "[a, b]" -> items, in which "\," is a comma, as is one in the "{1,2}" of a pattern.
 std::vector<std::string> list_items(std::string_view text) {
   text = trim(text);
   if (text.size() >= 2 && text.front() == '[' && text.back() == ']') {
@@ -34,7 +34,20 @@ std::vector<std::string> list_items(std::string_view text) {
   }
   std::vector<std::string> items;
   if (text.empty()) return items;
-  for (const std::string& part : split(text, ',')) items.emplace_back(trim(part));
+  std::string item;
+  size_t open = 0;  // braces
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool is_escaped = text.substr(i).starts_with("\\,");
+    if (text[i] == '{' && text.find('}', i) != std::string_view::npos) ++open;
+    if (text[i] == '}' && open > 0) --open;
+    if (text[i] == ',' && open == 0) {
+      items.emplace_back(trim(item));
+      item.clear();
+    } else {
+      item += is_escaped ? text[++i] : text[i];
+    }
+  }
+  items.emplace_back(trim(item));
   return items;
 }
 
@@ -118,6 +131,15 @@ OptionValue default_value(const OptionSpec& spec, size_t table) {
 }
 
 }  // namespace
+
+std::string list_item(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == ',') out += '\\';
+    out += c;
+  }
+  return out;
+}
 
 std::vector<std::string> split_words(std::string_view text) {
   if (text.empty()) return {};
@@ -273,7 +295,10 @@ void OptionSet::set(const Assignment& assignment) {
     for (const std::string& item : items) {
       if (!is_valid_item(spec, item)) refuse(item);
     }
-    value.text = join(items, ",");
+    value.text.clear();
+    for (const std::string& item : items) {
+      value.text += (value.text.empty() ? "" : ",") + list_item(item);
+    }
     value.items = std::move(items);
   } else {
     if (assignment.items) {

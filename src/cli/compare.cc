@@ -77,7 +77,7 @@ ModelFiles open_compared(const std::string& name, const std::string& tokenizer) 
         fmt::format(
             "jackscrew merge model={} adapter={} output_dir=DIR makes a model of it, unless "
             "it is a soft prompt; jackscrew eval takes adapter=",
-            base.empty() ? "MODEL" : shell_word(base), shell_word(name)));
+            base.empty() ? "MODEL" : shell_word(base), shell_word(list_item(name))));
   }
   ModelFiles files = open_model(name, {}, tokenizer);
   if (files.source == nullptr) {

@@ -105,10 +105,10 @@ void take_tokenizer(ModelFiles& files, const std::string& origin, const Read& re
 void refuse_adapter(const fs::path& directory) {
   if (!fs::exists(directory / kAdapterConfig)) return;
   const std::string base = peft_base_model(directory);
-  throw Error(
-      ErrorKind::model, fmt::format("{} is an adapter, not a model", directory.string()),
-      fmt::format("give the model that it belongs to as well: model={} adapter={}",
-                  base.empty() ? "MODEL" : shell_word(base), shell_word(directory.string())));
+  throw Error(ErrorKind::model, fmt::format("{} is an adapter, not a model", directory.string()),
+              fmt::format("give the model that it belongs to as well: model={} adapter={}",
+                          base.empty() ? "MODEL" : shell_word(base),
+                          shell_word(list_item(directory.string()))));
 }
 
 enum class Weights { open, leave };

@@ -81,7 +81,7 @@ std::string conversion_command(const Recipe& recipe, const RunExport& wanted,
                                const fs::path& output_dir, bool adapter) {
   std::string command = adapter ? "jackscrew merge" : "jackscrew export";
   for (const Assignment& setting : conversion_settings(recipe, wanted, output_dir, adapter)) {
-    const std::string& value = setting.items ? setting.items->front() : setting.text;
+    const std::string& value = setting.items ? list_item(setting.items->front()) : setting.text;
     command += fmt::format(" {}={}", setting.name, shell_word(value));
   }
   return command;

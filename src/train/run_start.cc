@@ -67,7 +67,8 @@ bool lies_in(const fs::path& checkpoint, const fs::path& output) {
 std::string train_on(const fs::path& output) {
   const bool adapter = fs::exists(output / "adapter_config.json");
   return fmt::format("train from the result with {}={} and another output_dir",
-                     adapter ? "adapter" : "model", shell_word(output.string()));
+                     adapter ? "adapter" : "model",
+                     shell_word(adapter ? list_item(output.string()) : output.string()));
 }
 
 constexpr const char* kAnew = "overwrite=true starts over and replaces it";

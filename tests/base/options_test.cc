@@ -203,6 +203,25 @@ TEST(CommandLine, Refusals) {
   usage_error([] { parse({"-x"}); });
 }
 
+// What a list has comes back from its own text.
+TEST(OptionSet, ItemsOfListsMayHaveCommas) {
+  const std::pair<const char*, std::vector<std::string>> cases[] = {
+      {"a,b", {"a", "b"}},
+      {"a\\,b,c", {"a,b", "c"}},
+      {"[a\\,b, c]", {"a,b", "c"}},
+      {"layers.[0-9]{1,2}.q=4,k=8", {"layers.[0-9]{1,2}.q=4", "k=8"}},
+      {"a{b,c", {"a{b", "c"}},
+      {"a}b,c", {"a}b", "c"}},
+      {"a,", {"a", ""}}};
+  for (const auto& [text, items] : cases) {
+    OptionSet options = sample();
+    options.set("targets", text, "command line");
+    EXPECT_EQ(options.list("targets"), items) << text;
+    options.set("targets", std::string(options.at("targets", "a test").text), "again");
+    EXPECT_EQ(options.list("targets"), items) << text;
+  }
+}
+
 TEST(OptionSet, TheSameValueMayBeWrittenInSeveralWays) {
   const auto same = [](OptionType type, const std::string& a, const std::string& b) {
     OptionValue first, second;

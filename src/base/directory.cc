@@ -16,6 +16,19 @@ std::vector<fs::directory_entry> entries_of(const fs::path& directory) {
   return entries;
 }
 
+int64_t bytes_of_files(const fs::path& directory) {
+  int64_t bytes = 0;
+  for (const fs::directory_entry& entry : entries_of(directory)) {
+    std::error_code gone;  // meanwhile
+    const fs::file_type type = entry.symlink_status(gone).type();
+    if (type == fs::file_type::directory) bytes += bytes_of_files(entry.path());
+    if (type != fs::file_type::regular) continue;
+    const uintmax_t size = entry.file_size(gone);
+    if (!gone) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
+
 void remove_tree(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);

@@ -2,6 +2,7 @@
 // names the path, as of a FileWriter.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "base/file.h"
@@ -10,6 +11,9 @@ namespace jackscrew {
 
 // The entries of a directory; none where there is no directory.
 std::vector<fs::directory_entry> entries_of(const fs::path& directory);
+
+// The bytes of all files in a directory and below it; 0 where there is no directory.
+int64_t bytes_of_files(const fs::path& directory);
 
 // Removes a file, or a directory with all in it, where there is one.
 void remove_tree(const fs::path& path);

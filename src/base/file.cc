@@ -1,6 +1,7 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -106,6 +107,16 @@ void put_in_place(const fs::path& made, const fs::path& final_path) {
   fs::remove_all(replaced, ignored);
 }
 
+// A new file for writing and for a map, without a name; nullptr, and errno, where there is none.
+// Not every file system has O_TMPFILE.
+std::FILE* open_nameless(const fs::path& beside) {
+  std::string name = beside.string() + ".XXXXXX";
+  const int descriptor = ::mkostemp(name.data(), O_CLOEXEC);
+  if (descriptor < 0) return nullptr;
+  ::unlink(name.c_str());
+  return ::fdopen(descriptor, "w+b");
+}
+
 // An open file descriptor, closed on scope exit.
 struct Descriptor {
   int fd;
@@ -116,17 +127,22 @@ struct Descriptor {
 
 }  // namespace
 
-MappedFile::MappedFile(const fs::path& path) : path_(path) {
+MappedFile::MappedFile(const fs::path& path) {
   struct stat info {};
   // A look before the file is opened: that would wait for whoever writes to a pipe.
   if (::stat(path.c_str(), &info) == 0) require_file(path, info.st_mode);
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) fail_system(ErrorKind::model, "open", path);
-  if (::fstat(file.fd, &info) != 0) fail_system(ErrorKind::model, "read", path);
+  *this = MappedFile(file.fd, path);
+}
+
+MappedFile::MappedFile(int descriptor, const fs::path& path) : path_(path) {
+  struct stat info {};
+  if (::fstat(descriptor, &info) != 0) fail_system(ErrorKind::model, "read", path);
   require_file(path, info.st_mode);
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;
-  void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
   if (map == MAP_FAILED) fail_system(ErrorKind::model, "map", path);
   data_ = static_cast<const uint8_t*>(map);
   guard_map(data_, size_, path);
@@ -161,7 +177,9 @@ void MappedFile::release(size_t offset, size_t size) const {
 }
 
 FileWriter::FileWriter(const fs::path& path, WriteMode mode) : path_(path) {
-  file_ = std::fopen(path.c_str(), mode == WriteMode::append ? "abe" : "wbe");
+  file_ = mode == WriteMode::nameless
+              ? open_nameless(path)
+              : std::fopen(path.c_str(), mode == WriteMode::append ? "abe" : "wbe");
   if (file_ == nullptr) fail_system(ErrorKind::generic, "create", path);
 }
 
@@ -184,6 +202,13 @@ void FileWriter::close() {
   if (::fsync(::fileno(file_)) != 0) fail_system(ErrorKind::generic, "sync", path_);
   std::FILE* file = std::exchange(file_, nullptr);
   if (std::fclose(file) != 0) fail_system(ErrorKind::generic, "close", path_);
+}
+
+MappedFile FileWriter::close_mapped() {
+  flush();
+  MappedFile map(::fileno(file_), path_);
+  std::fclose(std::exchange(file_, nullptr));
+  return map;
 }
 
 fs::path named_path(fs::path path) {

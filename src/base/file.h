@@ -31,12 +31,18 @@ class MappedFile {
   void release(size_t offset, size_t size) const;
 
  private:
+  friend class FileWriter;
+  // Of an open file, which `path` names in messages.
+  MappedFile(int descriptor, const fs::path& path);
+
   const uint8_t* data_ = nullptr;
   size_t size_ = 0;
   fs::path path_;
 };
 
-enum class WriteMode { replace, append };
+// nameless: a new file beside `path` that loses its name as soon as it is open, so that nothing is
+// left of it however the process ends.
+enum class WriteMode { replace, append, nameless };
 
 // A file being written. Every failure, a full disk included, throws Error(generic) naming the path.
 class FileWriter {
@@ -51,6 +57,8 @@ class FileWriter {
   void flush();
   // Flushes, syncs to disk and closes. A writer destroyed without close() leaves a partial file.
   void close();
+  // Flushes and closes a nameless file, whose bytes stay as long as their map.
+  MappedFile close_mapped();
 
  private:
   std::FILE* file_ = nullptr;

@@ -90,7 +90,7 @@ int serve_or_end_all(Transport& transport, const std::optional<Error>& wrong_arg
   };
   try {
     if (wrong_arguments) throw Error(*wrong_arguments);
-    serve(transport, given);
+    serve(transport, {.given = given, .environments = python_environments()});
     // Also where the run has failed: mpirun kills the others once a rank ends with another code,
     // and rank 0 may not have said yet what is wrong.
     return 0;

@@ -229,12 +229,7 @@ void ModelOutput::begin(int64_t bytes) {
 }
 
 int64_t ModelOutput::written_bytes() const {
-  if (file_) return static_cast<int64_t>(fs::file_size(path()));
-  int64_t bytes = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(path())) {
-    if (entry.is_regular_file()) bytes += static_cast<int64_t>(entry.file_size());
-  }
-  return bytes;
+  return file_ ? static_cast<int64_t>(fs::file_size(path())) : bytes_of_files(path());
 }
 
 void ModelOutput::commit() {

@@ -29,6 +29,8 @@ struct DatasetOptions {
   // Where the tokens are kept; empty: in memory. If the file exists and was made from the same data
   // (by name, size and time), tokenizer and options, it is read instead of the data.
   fs::path token_file = {};
+  // Otherwise the file never has that name, and is gone with the data set.
+  bool keep_token_file = true;
 };
 
 struct DatasetStats {

@@ -126,7 +126,8 @@ LengthFit fit_length(Example& example, const DatasetOptions& options, const std:
 DatasetBuilder::DatasetBuilder(const Tokenizer* tokenizer, const DatasetOptions& options)
     : tokenizer_(tokenizer),
       options_(options),
-      writer_(tokenizer == nullptr ? kAnyVocabulary : tokenizer->vocab_size(), options.token_file) {
+      writer_(tokenizer == nullptr ? kAnyVocabulary : tokenizer->vocab_size(), options.token_file,
+              options.keep_token_file) {
   if (options.sequence_len < 2) {
     fail(ErrorKind::usage,
          "sequence_len {} is too short: a token is predicted from those before it",
@@ -260,7 +261,7 @@ Dataset Dataset::read(const DataPlace& from, const Tokenizer& tokenizer,
                       const ProgressCallback& progress) {
   const std::vector<fs::path> files = from.files(part);
   std::string key;
-  if (!options.token_file.empty()) {
+  if (!options.token_file.empty() && options.keep_token_file) {
     key = key_of(files, tokenizer, options);
     if (auto kept = DatasetBuilder::reopen(options.token_file, key, tokenizer)) {
       return std::move(*kept);

@@ -70,14 +70,16 @@ bool TokenStore::is_sound() const {
   return before == words_.size();
 }
 
-TokenWriter::TokenWriter(int64_t vocab_size, const fs::path& file)
-    : store_(new TokenStore), path_(file) {
+TokenWriter::TokenWriter(int64_t vocab_size, const fs::path& file, bool kept)
+    : store_(new TokenStore), path_(file), kept_(kept) {
   store_->vocab_size_ = vocab_size;
-  if (!path_.empty()) file_ = std::make_unique<FileWriter>(path_.string() + ".part");
+  if (path_.empty()) return;
+  file_ = kept_ ? std::make_unique<FileWriter>(path_.string() + ".part")
+                : std::make_unique<FileWriter>(path_, WriteMode::nameless);
 }
 
 TokenWriter::~TokenWriter() {
-  if (file_ == nullptr) return;
+  if (file_ == nullptr || !kept_) return;
   file_.reset();
   std::error_code ignored;
   fs::remove(path_.string() + ".part", ignored);
@@ -115,9 +117,14 @@ std::shared_ptr<const TokenStore> TokenWriter::finish(const std::string& trailer
   file_->write(bytes_of(std::span<const TokenStore::Entry>(store.own_entries_)));
   file_->write(trailer);
   file_->write(&footer, sizeof footer);
-  file_->close();
-  fs::rename(path_.string() + ".part", path_);
-  auto written = TokenFile::open(path_, store.vocab_size_);
+  std::optional<TokenFile> written;
+  if (kept_) {
+    file_->close();
+    fs::rename(path_.string() + ".part", path_);
+    written = TokenFile::open(path_, store.vocab_size_);
+  } else {
+    written = TokenFile::read(file_->close_mapped(), store.vocab_size_);
+  }
   if (!written) fail(ErrorKind::generic, "{} is not what was written to it", path_.string());
   return written->store;
 }
@@ -125,8 +132,12 @@ std::shared_ptr<const TokenStore> TokenWriter::finish(const std::string& trailer
 std::optional<TokenFile> TokenFile::open(const fs::path& path, int64_t vocab_size) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return std::nullopt;
+  return read(MappedFile(path), vocab_size);
+}
+
+std::optional<TokenFile> TokenFile::read(MappedFile file, int64_t vocab_size) {
   std::unique_ptr<TokenStore> store(new TokenStore);
-  store->file_ = MappedFile(path);
+  store->file_ = std::move(file);
   store->vocab_size_ = vocab_size;
   const auto bytes = store->file_.bytes();
   const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());

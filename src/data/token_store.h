@@ -53,9 +53,9 @@ class TokenStore {
 // Takes examples in order, each of at least one token.
 class TokenWriter {
  public:
-  // With a `file`, the words are written there as they come. Throws Error(generic) where the disk
-  // refuses.
-  explicit TokenWriter(int64_t vocab_size, const fs::path& file = {});
+  // With a `file`, the words are written there as they come; unless it is `kept`, to a file beside
+  // it that has no name and goes with the store. Throws Error(generic) where the disk refuses.
+  explicit TokenWriter(int64_t vocab_size, const fs::path& file = {}, bool kept = true);
   ~TokenWriter();
 
   // Throws Error(data) for an id outside the vocabulary.
@@ -66,6 +66,7 @@ class TokenWriter {
  private:
   std::unique_ptr<TokenStore> store_;
   fs::path path_;
+  bool kept_;
   std::unique_ptr<FileWriter> file_;  // null: in memory
   uint64_t words_ = 0;
   std::vector<uint32_t> packed_;  // of the example being added
@@ -78,6 +79,7 @@ struct TokenFile {
 
   // nullopt where there is no such file or it is incomplete.
   static std::optional<TokenFile> open(const fs::path& path, int64_t vocab_size);
+  static std::optional<TokenFile> read(MappedFile file, int64_t vocab_size);
 };
 
 }  // namespace jackscrew

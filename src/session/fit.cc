@@ -23,16 +23,16 @@ std::optional<Fit> fastest_of_method(const Recipe& recipe, const ModelFiles& fil
 std::string hint_for(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                      const SessionPlan& plan, const MemoryBudget& budget) {
   if (!use.training) {
-    const auto halved = with_allowed_settings(recipe, "storage=bf16");
-    const bool helps = !use.compares && halved &&
-                       Session::rehearse(*halved, files, use).ledger.peak < plan.ledger.peak;
+    std::optional<SessionPlan> halved;
+    if (!use.compares) halved = rehearse_use_with(recipe, files, "storage=bf16", use);
+    const bool helps = halved && halved->ledger.peak < plan.ledger.peak;
     const bool generates = use.kv_tokens > 0 && !use.compares;
     return fmt::format("{}{} or take a smaller {}",
                        recipe.device_memory ? "raise it" : "close other programs",
                        helps ? ", set storage=bf16," : "",
                        generates ? "max_new_tokens or context" : "sequence_len");
   }
-  const auto advice = fitting_advice(recipe, files, plan, budget);
+  const auto advice = fitting_advice(recipe, files, plan, budget, use.place);
   if (!advice) {
     return "no settings would fit; `jackscrew plan` shows what takes the memory";
   }

@@ -126,38 +126,44 @@ auto unless_refused(const Make& make) -> std::optional<decltype(make())> {
   }
 }
 
+// The run for which advice is sought.
+struct AdvisedRun {
+  const Recipe& recipe;
+  const ModelFiles& files;
+  const SessionPlan& plan;
+  std::optional<Place> place;
+};
+
 // nullopt when the changed run is refused or saves nothing.
-std::optional<Advice> try_settings(const Recipe& recipe, const ModelFiles& files,
-                                   const SessionPlan& plan, std::string settings,
+std::optional<Advice> try_settings(const AdvisedRun& run, std::string settings,
                                    std::string remark) {
-  const auto changed = rehearse_with(recipe, files, settings);
+  const auto changed = rehearse_with(run.recipe, run.files, settings, run.place);
   if (!changed) return std::nullopt;
   const int64_t device = changed->plan.ledger.peak;
   const int64_t host = changed->plan.host.peak;
-  Advice advice{std::move(settings),       std::move(remark),    device, host,
-                plan.ledger.peak - device, plan.host.peak - host};
+  Advice advice{std::move(settings),           std::move(remark),        device, host,
+                run.plan.ledger.peak - device, run.plan.host.peak - host};
   if (advice.device_saving <= 0 && advice.host_saving <= 0) return std::nullopt;
   return advice;
 }
 
-std::optional<Advice> try_together(const Recipe& recipe, const ModelFiles& files,
-                                   const SessionPlan& plan, std::span<const Position> positions) {
+std::optional<Advice> try_together(const AdvisedRun& run, std::span<const Position> positions) {
   std::string settings, remark;
   for (const Position& position : positions) {
     settings = join_settings(settings, position.settings);
     remark += (remark.empty() ? "" : "; ") + position.remark;
   }
-  return try_settings(recipe, files, plan, last_of_each(settings), remark);
+  return try_settings(run, last_of_each(settings), remark);
 }
 
 // `best` is the advice of all positions, which fits. Leaves out those without which it fits as
 // well: another method may save so much that its predecessors are not needed.
-Advice without_needless(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan,
-                        const MemoryBudget& budget, std::vector<Position> positions, Advice best) {
+Advice without_needless(const AdvisedRun& run, const MemoryBudget& budget,
+                        std::vector<Position> positions, Advice best) {
   for (size_t i = positions.size(); i-- > 0 && positions.size() > 1;) {
     std::vector<Position> fewer = positions;
     fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
-    auto advice = try_together(recipe, files, plan, fewer);
+    auto advice = try_together(run, fewer);
     if (!advice || !budget.holds(advice->device, advice->host)) continue;
     positions = std::move(fewer);
     best = std::move(*advice);
@@ -249,20 +255,30 @@ std::optional<Recipe> with_allowed_settings(const Recipe& recipe, std::string_vi
 }
 
 std::optional<ChangedRun> rehearse_with(const Recipe& recipe, const ModelFiles& files,
-                                        std::string_view settings) {
+                                        std::string_view settings,
+                                        const std::optional<Place>& place) {
   return unless_refused([&] {
     Recipe changed = with_settings(recipe, settings);
-    SessionPlan plan = Session::rehearse(changed, files, training_use(changed));
+    SessionUse use = training_use(changed);
+    if (place) use.place = *place;
+    SessionPlan plan = Session::rehearse(changed, files, use);
     return ChangedRun{std::move(changed), std::move(plan)};
   });
 }
 
+std::optional<SessionPlan> rehearse_use_with(const Recipe& recipe, const ModelFiles& files,
+                                             std::string_view settings, const SessionUse& use) {
+  return unless_refused(
+      [&] { return Session::rehearse(with_settings(recipe, settings), files, use); });
+}
+
 std::vector<Advice> memory_advice(const Recipe& recipe, const ModelFiles& files,
                                   const SessionPlan& plan) {
+  const AdvisedRun run{recipe, files, plan, std::nullopt};
   std::vector<Advice> all;
   for (const Knob& knob : all_knobs(recipe, files)) {
     for (const Position& position : knob.positions) {
-      auto advice = try_settings(recipe, files, plan, position.settings, position.remark);
+      auto advice = try_settings(run, position.settings, position.remark);
       if (advice) all.push_back(std::move(*advice));
     }
   }
@@ -272,11 +288,13 @@ std::vector<Advice> memory_advice(const Recipe& recipe, const ModelFiles& files,
 }
 
 std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& files,
-                                     const SessionPlan& plan, const MemoryBudget& budget) {
+                                     const SessionPlan& plan, const MemoryBudget& budget,
+                                     const std::optional<Place>& place) {
+  const AdvisedRun run{recipe, files, plan, place};
   const auto alone = [&](const std::vector<Knob>& knobs) -> std::optional<Advice> {
     for (const Knob& knob : knobs) {
       for (const Position& position : knob.positions) {
-        auto advice = try_settings(recipe, files, plan, position.settings, position.remark);
+        auto advice = try_settings(run, position.settings, position.remark);
         if (advice && budget.holds(advice->device, advice->host)) return advice;
       }
     }
@@ -291,11 +309,11 @@ std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& fil
     for (const Position& position : knob.positions) {
       std::vector<Position> tried = turned;
       tried.push_back(position);
-      auto advice = try_together(recipe, files, plan, tried);
+      auto advice = try_together(run, tried);
       if (!advice || advice->saving() <= saving) continue;
       saving = advice->saving();
       if (budget.holds(advice->device, advice->host)) {
-        return without_needless(recipe, files, plan, budget, std::move(tried), std::move(*advice));
+        return without_needless(run, budget, std::move(tried), std::move(*advice));
       }
       with_this = std::move(tried);
     }

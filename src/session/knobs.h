@@ -58,8 +58,13 @@ struct ChangedRun {
   SessionPlan plan;
 };
 // nullopt where the settings contradict others, or the model (a storage that cannot be trained).
+// `place` is the part of a training run that is rehearsed; nullopt: the whole of it, on one rank.
 std::optional<ChangedRun> rehearse_with(const Recipe& recipe, const ModelFiles& files,
-                                        std::string_view settings);
+                                        std::string_view settings,
+                                        const std::optional<Place>& place = std::nullopt);
+// The plan of any use, which the settings leave as it is; nullopt as there.
+std::optional<SessionPlan> rehearse_use_with(const Recipe& recipe, const ModelFiles& files,
+                                             std::string_view settings, const SessionUse& use);
 
 // What find(recipe) gives, a std::optional of something with `settings`; where it gives nothing,
 // what it gives of the first of other_methods(), its settings beginning with the method.
@@ -95,8 +100,10 @@ std::vector<Advice> memory_advice(const Recipe& recipe, const ModelFiles& files,
                                   const SessionPlan& plan);
 
 // The change that keeps the run within `budget` at the least cost: one knob, or several together;
-// shorter sequences and other methods come last. nullopt when no change does.
+// shorter sequences and other methods come last. nullopt when no change does. `plan` and `budget`
+// are those of `place`, see rehearse_with().
 std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& files,
-                                     const SessionPlan& plan, const MemoryBudget& budget);
+                                     const SessionPlan& plan, const MemoryBudget& budget,
+                                     const std::optional<Place>& place = std::nullopt);
 
 }  // namespace jackscrew

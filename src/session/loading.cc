@@ -1,8 +1,5 @@
 #include "session/loading.h"
 
-#include <unistd.h>
-
-#include <atomic>
 #include <iostream>
 
 #include "base/temporary_place.h"
@@ -18,12 +15,6 @@ namespace {
 // worth; in memory its tokens take 4 bytes each, at most as much as the text.
 constexpr int64_t kLargeData = int64_t{64} << 20;
 
-// A name that no other process and no other call uses.
-fs::path temporary_file() {
-  static std::atomic<int> count{0};
-  return large_temporary_directory() / fmt::format("jackscrew-{}-{}.tokens", ::getpid(), ++count);
-}
-
 }  // namespace
 
 Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, DatasetOptions options,
@@ -36,14 +27,14 @@ Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, Dataset
   }
   const bool is_large = bytes >= kLargeData;
   if (is_large) {
-    options.token_file = token_file.empty() ? temporary_file() : token_file;
+    options.keep_token_file = !token_file.empty();
+    options.token_file =
+        token_file.empty() ? large_temporary_directory() / "jackscrew.tokens" : token_file;
     make_directories(options.token_file.parent_path());
   }
   ProgressBar bar(std::cerr, style, "reading data", bytes, "B");
   Dataset dataset = Dataset::read(place, tokenizer, options, part, bar.callback());
   bar.finish();
-  // The file's bytes stay until the data set closes it.
-  if (is_large && token_file.empty()) fs::remove(options.token_file);
   return dataset;
 }
 

@@ -12,7 +12,7 @@
 namespace jackscrew {
 
 // Dataset::read() of one data set. If its files are large, the tokens are kept in a file:
-// `token_file` or, if that is empty, an unlinked temporary file.
+// `token_file` or, if that is empty, a temporary file that has no name.
 Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, DatasetOptions options,
                      const ProgressStyle& style, DataPart part = DataPart::train,
                      const fs::path& token_file = {});

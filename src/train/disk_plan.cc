@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/directory.h"
 #include "data/dataset.h"
 #include "session/evaluate.h"
 #include "session/fingerprint.h"
@@ -77,6 +78,15 @@ DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenize
   disk.checkpoint = largest_checkpoint(recipe, info, *session, steps);
   disk.checkpoints = checkpoints_at_once(recipe, steps);
   return disk;
+}
+
+int64_t bytes_to_write(DiskPlan disk, int64_t masters, const fs::path& output_dir) {
+  int64_t there = 0;
+  for (const fs::path& checkpoint : list_checkpoints(output_dir)) {
+    there = checked_add(there, bytes_of_files(checkpoint));
+  }
+  disk.masters = masters;
+  return disk.peak() - std::min(there, disk.all_checkpoints());
 }
 
 }  // namespace jackscrew

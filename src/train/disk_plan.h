@@ -28,4 +28,8 @@ inline constexpr int64_t kPlannedSteps = 10000;
 DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
                    int64_t total_steps);
 
+// How much of the plan a run may yet write to its directory, beside the checkpoints that are there
+// and with `masters` bytes of masters to come.
+int64_t bytes_to_write(DiskPlan disk, int64_t masters, const fs::path& output_dir);
+
 }  // namespace jackscrew

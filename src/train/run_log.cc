@@ -200,8 +200,11 @@ void RunLog::report_ranks(int64_t done) {
 }
 
 void RunLog::warn_of_disk(const fs::path& output) {
+  // The masters of this rank; others have theirs already as well.
+  const int64_t masters = run_.plan.disk.peak - run_.crew.session().disk_ledger().total;
   const int64_t wanted =
-      plan_disk(run_.recipe, run_.files, run_.tokenizer, run_.schedule.total_steps).peak();
+      bytes_to_write(plan_disk(run_.recipe, run_.files, run_.tokenizer, run_.schedule.total_steps),
+                     masters, output);
   std::error_code error;
   const fs::space_info space = fs::space(output, error);
   if (error || space.available >= static_cast<uintmax_t>(wanted)) return;

@@ -160,13 +160,21 @@ int64_t step_of(const fs::path& checkpoint, const Recipe& recipe) {
   }
 }
 
-// The lanes of the run in output_dir, if there is one to continue, or it has ended: with the same
-// lanes the bits are the same, whatever the number of ranks.
-std::optional<std::string> lanes_before(const Recipe& recipe) {
+// The recipe of the run that this one continues, or of the one in output_dir that has ended; empty:
+// there is none.
+fs::path recipe_before(const Recipe& recipe) {
+  if (recipe.resume == "never") return {};
+  if (recipe.resume != "auto") return fs::path(recipe.resume) / "recipe.yaml";
   const fs::path output = recipe.output_dir;
-  const fs::path path = output / "recipe.yaml";
-  if (recipe.overwrite || recipe.resume == "never" || !fs::exists(path)) return std::nullopt;
-  if (list_checkpoints(output).empty() && !has_result(output)) return std::nullopt;
+  if (recipe.overwrite) return {};
+  if (list_checkpoints(output).empty() && !has_result(output)) return {};
+  return output / "recipe.yaml";
+}
+
+// The lanes of that run: with the same lanes the bits are the same, whatever the number of ranks.
+std::optional<std::string> lanes_before(const Recipe& recipe) {
+  const fs::path path = recipe_before(recipe);
+  if (!fs::exists(path)) return std::nullopt;
   try {
     for (const Assignment& assignment : read_recipe_file(path)) {
       if (assignment.name == "data_parallel" && parse_int(assignment.text)) return assignment.text;

@@ -1,6 +1,7 @@
 #include "train/worker.h"
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -34,8 +35,7 @@ std::vector<std::string> hosts_of(const Transport& transport) {
 
 class Worker {
  public:
-  Worker(Transport& transport, std::string given)
-      : transport_(transport), given_(std::move(given)) {}
+  Worker(Transport& transport, RankStart start) : transport_(transport), start_(std::move(start)) {}
 
   void serve() {
     for (;;) {
@@ -53,6 +53,8 @@ class Worker {
 
  private:
   void obey(Command command, MessageReader& in) {
+    const bool reads_or_writes = command == Command::read_state || command == Command::write_state;
+    if (!reads_or_writes) states_.clear();
     switch (command) {
       case Command::open:
         return try_to([&](MessageWriter& result) { open(in, result); });
@@ -117,11 +119,11 @@ class Worker {
 
   void open(MessageReader& in, MessageWriter& result) {
     require_version(in.get_text(), JACKSCREW_VERSION);
-    recipe_ = resolve_recipe(options_of(in.get_text(), kOfRank0), method_tables());
+    const std::string yaml = in.get_text();
     const OptionSet given_to_first = options_of(in.get_text(), kOfRank0);
     const Place place = get_place(in);
     const RankFacts first = get_facts(in);
-    recipe_ = recipe_on(with_adapter_options(recipe_), place.rank, hosts_of(transport_));
+    recipe_ = followed_recipe(yaml, place.rank, hosts_of(transport_), start_.environments);
     files_.emplace(open_model(recipe_.model, recipe_.adapter, recipe_.tokenizer));
     const RankFacts own = facts_of(recipe_, *files_);
     require_same_files(first, own);
@@ -134,8 +136,9 @@ class Worker {
     result.put(memory.size());
     for (const SharedMemory& one : memory) put(result, one);
     result.put(plan_.gradients);
-    put(result, given_.empty() ? std::vector<std::string>()
-                               : other_settings(given_to_first, options_of(given_, "this rank")));
+    put(result, start_.given.empty()
+                    ? std::vector<std::string>()
+                    : other_settings(given_to_first, options_of(start_.given, "this rank")));
   }
 
   void load(MessageReader& in) {
@@ -166,13 +169,15 @@ class Worker {
     session_->logits(ids, rows, use_cache);
   }
 
-  StateRef find_state(const std::string& name) {
-    std::optional<StateRef> found;
-    session_->visit([&](const StateRef& state) {
-      if (state.name == name) found = state;
-    });
-    if (!found) fail(ErrorKind::generic, "rank {} has no state {}", transport_.rank(), name);
-    return *found;
+  const StateRef& find_state(const std::string& name) {
+    if (states_.empty()) {
+      session_->visit([&](const StateRef& state) { states_.emplace(state.name, state); });
+    }
+    const auto found = states_.find(name);
+    if (found == states_.end()) {
+      fail(ErrorKind::generic, "rank {} has no state {}", transport_.rank(), name);
+    }
+    return found->second;
   }
 
   void list_states() {
@@ -185,14 +190,14 @@ class Worker {
   }
 
   void read_state(MessageReader& in) {
-    const StateRef state = find_state(in.get_text());
+    const StateRef& state = find_state(in.get_text());
     write_tensor(session_->ops(), state.view,
                  [&](std::span<const uint8_t> bytes) { answer(bytes); });
     answer(MessageWriter());
   }
 
   void write_state(MessageReader& in) {
-    const StateRef state = find_state(in.get_text());
+    const StateRef& state = find_state(in.get_text());
     const auto size = static_cast<int64_t>(in.get<size_t>());
     if (size != state.view.bytes()) {
       fail(ErrorKind::generic, "{} has {} bytes on rank {}, not {}", state.name, state.view.bytes(),
@@ -237,18 +242,28 @@ class Worker {
   }
 
   Transport& transport_;
-  std::string given_;
+  RankStart start_;
   Recipe recipe_;
   std::optional<ModelFiles> files_;
   SessionUse use_;
   SessionPlan plan_;
   std::unique_ptr<Session> session_;
+  // Its states by name, of which rank 0 asks for one after the other: until a command that may move
+  // them.
+  std::map<std::string, StateRef> states_;
 };
 
 }  // namespace
 
-void serve(Transport& transport, const std::string& given) {
-  const auto worker = std::make_shared<Worker>(transport, given);
+Recipe followed_recipe(const std::string& yaml, int rank, std::span<const std::string> hosts,
+                       const std::vector<fs::path>& environments) {
+  Recipe recipe = resolve_recipe(options_of(yaml, kOfRank0), method_tables());
+  recipe.python_environments = environments;
+  return recipe_on(with_adapter_options(std::move(recipe)), rank, hosts);
+}
+
+void serve(Transport& transport, const RankStart& start) {
+  const auto worker = std::make_shared<Worker>(transport, start);
   try {
     worker->serve();
   } catch (const std::exception& exception) {

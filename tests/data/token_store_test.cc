@@ -58,6 +58,25 @@ TEST_F(TokenFileTest, HoldsWhatWasRead) {
   }
 }
 
+// Whoever ends the process while it reads, or later, leaves nothing.
+TEST_F(TokenFileTest, ThatIsNotKeptHasNoName) {
+  write_data(50);
+  const Dataset plain = Dataset::read(data_, tokenizer_, options(100));
+  const fs::path place = directory_ / "temporary";
+  fs::create_directories(place);
+  DatasetOptions o = options(100);
+  o.token_file = place / "some.tokens";
+  o.keep_token_file = false;
+  int times = 0;
+  const Dataset data = Dataset::read(data_, tokenizer_, o, DataPart::train, [&](int64_t) {
+    EXPECT_TRUE(fs::is_empty(place));
+    ++times;
+  });
+  EXPECT_GT(times, 0);
+  EXPECT_TRUE(fs::is_empty(place));
+  expect_same(data, plain);
+}
+
 TEST_F(TokenFileTest, OfOtherDataOrOptionsIsNotUsed) {
   write_data(20);
   read_kept(options(100));

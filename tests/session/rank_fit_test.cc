@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/text.h"
+#include "session/fit.h"
 #include "session/knobs.h"
 #include "tests/support/golden.h"
 
@@ -84,6 +86,40 @@ TEST(SlowRankFit, FitsRanksToABudget) {
   EXPECT_EQ(stages->plan.layout.stages, 2);
   EXPECT_EQ(stages->plan.layout.lanes, 1);
   EXPECT_THROW(fit(3, {"device_memory=64GiB", "pipeline_stages=2"}), Error);
+}
+
+// What is advised to a rank that does not fit is measured on its own part of the run.
+TEST(RankFit, ARankIsAdvisedAsTheRankThatItIs) {
+  const ModelFiles files = open_model("llama-9m");
+  constexpr int kRanks = 2;
+  for (const char* share : {"pipeline_stages=2", "data_parallel=4"}) {
+    const Recipe recipe =
+        make_recipe({"model=llama-9m", "init=random", "method=full", "sequence_len=128",
+                     "micro_batch_size=4", "storage=f32", share});
+    const auto plan_with = [&](const std::string& settings) {
+      return plan_ranks(with_settings(recipe, settings), files, kRanks);
+    };
+    const RanksPlan planned = plan_with("");
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const SessionPlan& plan = planned.ranks[static_cast<size_t>(rank)];
+      SessionUse use = training_use(recipe);
+      use.place = {planned.layout, rank, planned.stage_split};
+      const int64_t budget = plan.ledger.peak - 1;
+      const Recipe limited = with_settings(recipe, fmt::format("device_memory={}B", budget));
+      try {
+        require_fit(limited, files, use, plan);
+        FAIL() << share;
+      } catch (const Error& error) {
+        const std::string hint = error.hint();
+        const size_t needs = hint.find(" needs ");
+        ASSERT_NE(needs, std::string::npos) << hint;
+        const RanksPlan changed = plan_with(hint.substr(0, needs));
+        const int64_t peak = changed.ranks[static_cast<size_t>(rank)].ledger.peak;
+        EXPECT_LE(peak, budget) << share << ": " << hint;
+        EXPECT_EQ(hint.substr(needs), " needs " + human_bytes(peak)) << share << ", rank " << rank;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -198,6 +198,12 @@ TEST(Crew, LanesAreThoseOfWhatCanGoOn) {
     EXPECT_EQ(lanes(" overwrite=true"), 2);
     fs::remove(tiny.path("out") / left);
   }
+  // Of a checkpoint that is named: its own, wherever it is and whatever output_dir has.
+  fs::create_directories(tiny.path("elsewhere/checkpoint-2"));
+  tiny.file("elsewhere/checkpoint-2/recipe.yaml", "data_parallel: 4\n");
+  const std::string resumed = " resume=" + tiny.path("elsewhere/checkpoint-2").string();
+  EXPECT_EQ(lanes(resumed), 4);
+  EXPECT_EQ(lanes(resumed + " overwrite=true"), 4);
 }
 
 // What a rank takes and sends is what the plan says of it.

@@ -1,4 +1,5 @@
 // A disk that becomes full while a run lasts, through the program.
+#include "base/directory.h"
 #include "report/growing_file.h"
 #include "tests/support/small_disk.h"
 #include "tests/support/tiny_run.h"
@@ -19,6 +20,12 @@ class SlowFullDisk : public ::testing::Test {
            std::fflush(ballast) == 0) {
     }
     std::fclose(ballast);
+  }
+  // Fills the disk but for so many bytes.
+  void leave(int64_t bytes) const {
+    const auto free = static_cast<int64_t>(fs::space(disk_).available);
+    ASSERT_GT(free, bytes);
+    write_text_atomic(disk_ / "ballast", std::string(static_cast<size_t>(free - bytes), ' '));
   }
   void make_room() const { fs::remove(disk_ / "ballast"); }
 
@@ -135,6 +142,31 @@ TEST_F(SlowFullDisk, AnExportIsWrittenLater) {
   for (const std::string name : {"model-f32.gguf", "model-q8_0.gguf"}) {
     EXPECT_EQ(fs::file_size(tiny_.path("whole/exports/" + name)),
               fs::file_size(disk_ / "run/exports" / name));
+  }
+}
+
+// The checkpoints that a run goes on from and its masters are there already.
+TEST_F(SlowFullDisk, OnlyWhatIsMissingIsWarnedOf) {
+  for (const std::string master : {"ram", "mmap"}) {
+    const std::string settings =
+        "method=rotary storage=int8 active_params=50% steps_per_rotation=2 report_samples=0 "
+        "save_steps=2 master=" +
+        master;
+    tiny_.must_train("disk/run", settings + " max_steps=2");
+    const std::string longer = settings + " max_steps=4";
+    const Outcome planned = run("plan " + tiny_.settings(longer) + " --json 2>/dev/null");
+    const auto masters = nlohmann::json::parse(planned.out)["disk"]["masters"].get<int64_t>();
+    EXPECT_EQ(masters > 0, master == "mmap");
+    const auto result = static_cast<int64_t>(fs::file_size(disk_ / "run/model.safetensors"));
+    // Of two planned checkpoints one is missing. The room of the other is for its growth, the log
+    // and the files that masters move to.
+    leave(masters + 2 * bytes_of_files(disk_ / "run/checkpoint-2") + result);
+    const Outcome resumed = run(tiny_.train("disk/run", longer) + " 2>&1");
+    EXPECT_EQ(resumed.exit_code, 0) << resumed.out;
+    EXPECT_NE(resumed.out.find("resuming from"), std::string::npos) << resumed.out;
+    EXPECT_EQ(resumed.out.find("may write"), std::string::npos) << resumed.out;
+    make_room();
+    fs::remove_all(disk_ / "run");
   }
 }
 

@@ -13,6 +13,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
 #include "tests/support/tiny_run.h"
+#include "train/worker.h"
 
 namespace jackscrew {
 namespace {
@@ -45,6 +46,17 @@ TEST(Opening, SettingsThatDifferAreNamed) {
   EXPECT_EQ(others({"learning_rate=1e-4", "quiet=true"}, {"learning_rate=0.0001"}), Names{});
   EXPECT_EQ(others({"seed=1"}, {"seed=2", "max_steps=3"}), (Names{"max_steps", "seed"}));
   EXPECT_EQ(others({}, {"communication_timeout=9"}), Names{}) << "each rank has its own";
+}
+
+// The libraries of a GPU may lie in an environment, of which a recipe's text says nothing.
+TEST(Opening, ARankLooksIntoItsOwnEnvironments) {
+  const std::vector<fs::path> own = {"/home/anna/venv"};
+  const std::vector<std::string> hosts = {"anna", "anna"};
+  const std::string yaml = make_recipe({"device=cuda", "rank_device_memory=2GiB,1GiB"}).to_yaml();
+  const Recipe recipe = followed_recipe(yaml, 1, hosts, own);
+  EXPECT_EQ(recipe.python_environments, own);
+  EXPECT_EQ(recipe.device, "cuda:1");
+  EXPECT_EQ(recipe.device_memory, kGiB);
 }
 
 // Every rank encodes prompt_init_text by itself, and begins adapters by the original's values.

@@ -18,8 +18,6 @@ namespace {
 using Clock = Heartbeats::Clock;
 using namespace std::chrono_literals;
 
-// On busy cores a thread may wait this long for its turn, or longer.
-constexpr std::chrono::milliseconds kLeastTimeout = 1s;
 // Time for the launcher to start all processes, on machines that may be busy or remote.
 constexpr auto kJoinTime = 60s;
 // mpirun ends all processes within a second or two.

@@ -8,9 +8,9 @@ namespace jackscrew {
 namespace {
 
 constexpr int kHeartbeatTag = 100;  // differs from every Tag of transport.h
-// A few bytes may be late before a rank is given up.
+// A few bytes may be late before a rank is given up, by whoever waits the least.
 constexpr int kBeatsInTimeout = 4;
-constexpr std::chrono::milliseconds kLongestPeriod{1000};
+constexpr std::chrono::milliseconds kPeriod = kLeastTimeout / kBeatsInTimeout;
 // The communication thread calls lost() every 50 ms at least, unless its process was stopped.
 constexpr std::chrono::milliseconds kStoodStill{500};
 
@@ -21,7 +21,6 @@ Heartbeats::Heartbeats(Requests& requests, int rank, int ranks, std::chrono::mil
     : requests_(requests),
       rank_(rank),
       timeout_(timeout + patience),
-      period_(std::min(kLongestPeriod, timeout / kBeatsInTimeout)),
       now_(now),
       peers_(static_cast<size_t>(ranks)) {
   for (Peer& peer : peers_) peer.seen = peer.next = now;
@@ -49,7 +48,7 @@ void Heartbeats::beat(Clock::time_point now) {
     if (now < peer.next && peer.told == state_) continue;
     peer.out = static_cast<uint8_t>(state_);
     peer.told = state_;
-    peer.next = now + period_;
+    peer.next = now + kPeriod;
     peer.sending = true;
     requests_.send(rank, kHeartbeatTag, std::span(&peer.out, 1), [&peer] { peer.sending = false; });
   }

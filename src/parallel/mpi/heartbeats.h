@@ -11,6 +11,10 @@
 
 namespace jackscrew {
 
+// The shortest time without a sign of life after which a rank may be given up. On busy cores a
+// thread may wait this long for its turn, or longer.
+inline constexpr std::chrono::milliseconds kLeastTimeout{1000};
+
 // Each rank sends every other one a byte once in a period. The byte says how far the rank has come:
 // ranks may fall silent only when nobody needs another sign of life.
 class Heartbeats {
@@ -18,7 +22,7 @@ class Heartbeats {
   using Clock = std::chrono::steady_clock;
 
   // Every rank counts as alive at `now`, and as lost after `timeout` + `patience` without a byte.
-  // The timeout must be the same on all ranks; the patience is this rank's own.
+  // Both are this rank's own: the period suits the least timeout that another may have.
   Heartbeats(Requests& requests, int rank, int ranks, std::chrono::milliseconds timeout,
              std::chrono::milliseconds patience, Clock::time_point now);
   Heartbeats(const Heartbeats&) = delete;
@@ -52,7 +56,7 @@ class Heartbeats {
 
   Requests& requests_;
   int rank_;
-  std::chrono::milliseconds timeout_, period_;
+  std::chrono::milliseconds timeout_;
   State state_ = State::working;
   Clock::time_point now_;
   std::vector<Peer> peers_;  // [ranks]; this rank's own is not used

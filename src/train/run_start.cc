@@ -210,10 +210,18 @@ void refuse_states(const fs::path& checkpoint, const Recipe& recipe, const Error
 
 Recipe with_lanes(Recipe recipe, int ranks) {
   const bool automatic = recipe.options.is_word("data_parallel");
-  if (const auto before = automatic ? lanes_before(recipe) : std::nullopt) {
-    recipe.data_parallel = *parse_int(*before);
+  const auto before = automatic ? lanes_before(recipe) : std::nullopt;
+  if (before) recipe.data_parallel = *parse_int(*before);
+  try {
+    recipe.data_parallel = layout_of(recipe, ranks).lanes;
+  } catch (const Error& error) {
+    if (!before) throw;
+    throw Error(error.kind(),
+                fmt::format("{} is of a run with {}: {}", recipe_before(recipe).string(),
+                            counted(recipe.data_parallel, "lane"), error.what()),
+                "start as many ranks as then, or give another output_dir; overwrite=true without "
+                "resume starts over");
   }
-  recipe.data_parallel = layout_of(recipe, ranks).lanes;
   if (automatic) {
     recipe.options.set("data_parallel", std::to_string(recipe.data_parallel), "the ranks");
   }

@@ -80,4 +80,7 @@ struct TokenFile {
   static std::optional<TokenFile> open(const fs::path& path, int64_t vocab_size);
 };
 
+// Whether a file is what a TokenWriter makes: whole, or under its temporary name (base/file.h).
+bool is_token_file(const fs::path& path);
+
 }  // namespace jackscrew

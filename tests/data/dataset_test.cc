@@ -105,6 +105,11 @@ TEST_F(DatasetTest, TruncatesDropsAndCounts) {
             static_cast<int64_t>(data.example(0).ids.size() + data.example(1).ids.size()));
   EXPECT_EQ(data.stats().trained_tokens,
             data.example(0).target_count() + data.example(1).target_count());
+  EXPECT_EQ(
+      data_warnings(data.stats())[0],
+      "2 of 5 records are longer than sequence_len and cut: the end of the text or the answer "
+      "is lost; the longest has " +
+          std::to_string(data.stats().longest) + " tokens");
   expect_error(ErrorKind::data, "raise sequence_len", [&] { read("a.jsonl", text, options(4)); });
   expect_error(ErrorKind::usage, "sequence_len 1", [&] { read("a.jsonl", text, options(1)); });
 }

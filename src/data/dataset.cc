@@ -192,6 +192,8 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed) const
   for (size_t i = 0; i < items_.size(); ++i) {
     (chosen[i] ? parts.second : parts.first).keep(items_[i]);
   }
+  parts.second.fingerprint_ = fmt::format("{} of {} drawn by seed {}, of {}", count,
+                                          counted(size(), "example"), seed, fingerprint_);
   DatasetStats& split_off = parts.second.stats_;
   DatasetStats& rest = parts.first.stats_;
   split_off.records = split_off.examples;

@@ -399,6 +399,13 @@ TEST(DatasetSplit, IsAPartitionThatDependsOnTheSeedAlone) {
     return ids;
   };
   EXPECT_NE(first(1), first(2));
+  const auto held_out = [&](double val_size, uint64_t seed) {
+    return all.split(val_size, seed).second.fingerprint();
+  };
+  EXPECT_EQ(held_out(0.2, 1), held_out(20, 1));
+  EXPECT_NE(held_out(20, 1), held_out(20, 2));
+  EXPECT_NE(held_out(20, 1), held_out(21, 1));
+  EXPECT_EQ(all.split(20, 1).first.fingerprint(), all.fingerprint());
   EXPECT_EQ(all.split(0.0001, 1).second.size(), 1);
   for (const double bad : {0.0, -1.0, 100.0, 0.999, std::nan("")}) {
     expect_error(ErrorKind::usage, "val_size", [&] { all.split(bad, 1); });

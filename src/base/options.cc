@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -26,7 +27,23 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// "a,b" or "[a, b]" -> items, in which "\," is a comma, as is one in the "{1,2}" of a pattern.
+// Follows the braces of a list: what they hold, as in the "{1,2}" of a pattern, is of one item.
+class Braces {
+ public:
+  explicit Braces(std::string_view text) : text_(text) {}
+  // Whether a comma at `i` would separate; called for each place, in order.
+  bool separates_at(size_t i) {
+    if (text_[i] == '{' && text_.find('}', i) != std::string_view::npos) ++open_;
+    if (text_[i] == '}' && open_ > 0) --open_;
+    return text_[i] == ',' && open_ == 0;
+  }
+
+ private:
+  std::string_view text_;
+  size_t open_ = 0;
+};
+
+// "a,b" or "[a, b]" -> items, in which "\\," is a comma.
 std::vector<std::string> list_items(std::string_view text) {
   text = trim(text);
   if (text.size() >= 2 && text.front() == '[' && text.back() == ']') {
@@ -35,16 +52,14 @@ std::vector<std::string> list_items(std::string_view text) {
   std::vector<std::string> items;
   if (text.empty()) return items;
   std::string item;
-  size_t open = 0;  // braces
+  Braces braces(text);
   for (size_t i = 0; i < text.size(); ++i) {
-    const bool is_escaped = text.substr(i).starts_with("\\,");
-    if (text[i] == '{' && text.find('}', i) != std::string_view::npos) ++open;
-    if (text[i] == '}' && open > 0) --open;
-    if (text[i] == ',' && open == 0) {
-      items.emplace_back(trim(item));
-      item.clear();
+    if (text.substr(i).starts_with("\\,")) {
+      item += text[++i];
+    } else if (braces.separates_at(i)) {
+      items.emplace_back(trim(std::exchange(item, {})));
     } else {
-      item += is_escaped ? text[++i] : text[i];
+      item += text[i];
     }
   }
   items.emplace_back(trim(item));
@@ -134,9 +149,10 @@ OptionValue default_value(const OptionSpec& spec, size_t table) {
 
 std::string list_item(std::string_view text) {
   std::string out;
-  for (const char c : text) {
-    if (c == ',') out += '\\';
-    out += c;
+  Braces braces(text);
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (braces.separates_at(i)) out += '\\';
+    out += text[i];
   }
   return out;
 }

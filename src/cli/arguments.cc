@@ -3,8 +3,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
 #include <vector>
 
@@ -141,6 +143,12 @@ void check_output_file(const Recipe& recipe) {
   if (!fs::is_directory(parent)) {
     throw Error(ErrorKind::usage, fmt::format("there is no directory {}", parent.string()),
                 "make it, or give another output");
+  }
+  // It is written beside its place and renamed.
+  if (::access(parent.c_str(), W_OK | X_OK) != 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("cannot write to {}: {}", parent.string(), std::strerror(errno)),
+                "give another output");
   }
 }
 

@@ -321,7 +321,8 @@ int quantise(const Recipe& given, const std::string& command) {
   }
   const CalibrationText text =
       read_calibration_text(lengths, files, size, plan.least_tokens(), style);
-  const std::vector<std::string> notes = notes_on_text(recipe, *quantiser.rounder);
+  std::vector<std::string> notes = notes_on_text(recipe, *quantiser.rounder);
+  notes.insert(notes.end(), model.notes.begin(), model.notes.end());
   if (dry) {
     QuantisationReport report = plan.report();
     report.calibration_tokens = text.tokens();

@@ -10,6 +10,24 @@ namespace jackscrew {
 
 namespace {
 
+// The longest sequences, of `most` tokens at the utmost, of which a text of so many tokens gives
+// `least` in at most `sequences`; 0 where none do.
+int64_t longest_enough(int64_t tokens, int64_t sequences, int64_t most, int64_t least) {
+  int64_t length = std::min(most, tokens);
+  while (length > 0 && std::min(sequences, tokens / length) * length < least) --length;
+  return length;
+}
+
+std::string what_is_needed(int64_t tokens, const CalibrationSize& size, int64_t least) {
+  if (tokens / size.sequence_len * size.sequence_len >= least) {
+    return fmt::format("set calibration_sequences to {} or more",
+                       ceil_div(least, size.sequence_len));
+  }
+  const int64_t length = longest_enough(tokens, size.sequences, size.sequence_len, least);
+  if (length > 0) return fmt::format("shorter sequences give enough: sequence_len={}", length);
+  return fmt::format("at least {} are needed; 128 sequences of 512 are usual", least);
+}
+
 // calibration_text() of so many tokens. copy(from, to, ids) appends those in [from, to) to `ids`;
 // it is called for one piece after another, in their order in the text.
 template <class Copy>
@@ -18,16 +36,13 @@ CalibrationText spread_over(int64_t tokens, const CalibrationSize& size, int64_t
   const int64_t windows = tokens / size.sequence_len;
   CalibrationText text{std::min(size.sequences, windows), size.sequence_len, {}};
   if (text.tokens() < least) {
-    const bool has_enough = windows * size.sequence_len >= least;
     throw Error(
         ErrorKind::data,
         fmt::format("the calibration text has {}, {} of {} each; {} of them are {}: too few "
                     "for layers of {} inputs",
                     counted(tokens, "token"), counted(windows, "whole sequence"), size.sequence_len,
                     text.sequences, counted(text.tokens(), "token"), least),
-        has_enough ? fmt::format("set calibration_sequences to {} or more",
-                                 ceil_div(least, size.sequence_len))
-                   : fmt::format("at least {} are needed; 128 sequences of 512 are usual", least));
+        what_is_needed(tokens, size, least));
   }
   for (int64_t i = 0; i < text.sequences; ++i) {
     const int64_t from = i * windows / text.sequences * size.sequence_len;

@@ -88,6 +88,26 @@ std::string kept_type(const StorageChoice& choice, const std::vector<ModelTensor
   return gguf_file_type_of(type) ? type : std::string();
 }
 
+// A line for each adapter that comes with another chat template than the one that is written, which
+// is the first adapter's or the model's.
+std::vector<std::string> notes_on_templates(const Recipe& recipe, const ModelFiles& base) {
+  std::vector<std::string> notes;
+  if (recipe.options.was_set("chat_template") || !base.tokenizer) return notes;
+  const std::string& written = base.lends_templates ? base.origin : base.tokenizer_origin;
+  for (size_t i = 1; i < recipe.adapters.size(); ++i) {
+    const std::string& adapter = recipe.adapters[i];
+    const ModelFiles other = open_tokenizer(recipe.model, adapter, recipe.tokenizer);
+    if (!other.tokenizer || other.tokenizer_origin != adapter) continue;
+    if (other.tokenizer->chat_template == base.tokenizer->chat_template &&
+        other.tokenizer->tool_template == base.tokenizer->tool_template) {
+      continue;
+    }
+    notes.push_back(
+        fmt::format("{} has another chat template than {}, whose is written", adapter, written));
+  }
+  return notes;
+}
+
 }  // namespace
 
 Texts directory_texts(const Recipe& recipe, const ModelFiles& files, const char* dtype,
@@ -119,6 +139,7 @@ ConvertedModel::ConvertedModel(const Recipe& recipe, ModelFiles model) : base(st
         {recipe.adapters[i], recipe.adapter_weights.empty() ? 1.0 : recipe.adapter_weights[i]});
   }
   if (adapters.empty()) return;
+  notes = notes_on_templates(recipe, base);
   auto source = std::make_unique<MergedSource>(recipe, base, adapters);
   merging_bytes = source->most_bytes();
   merged = ModelFiles{.origin = base.origin,
@@ -213,7 +234,9 @@ ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& mod
   output.begin(conversion.report().bytes);
   const auto writer = conversion.begin(recipe, output.path());
   write_weights(recipe, files, conversion.tensors(), *writer, style);
-  return conversion.report();
+  ConversionReport report = conversion.report();
+  report.notes.insert(report.notes.end(), model.notes.begin(), model.notes.end());
+  return report;
 }
 
 ConversionReport write_adapter(const Recipe& recipe, ModelOutput& output) {

@@ -32,7 +32,8 @@ struct ConvertedModel {
   ModelFiles base;
   std::vector<WeightedAdapter> adapters;
   std::optional<ModelFiles> merged;
-  int64_t merging_bytes = 0;  // MergedSource::most_bytes()
+  int64_t merging_bytes = 0;       // MergedSource::most_bytes()
+  std::vector<std::string> notes;  // on what of the adapters is not written, a line each
 };
 
 // The text files of a Hugging Face directory, beside the weights. A tokenizer that cannot be used

@@ -27,16 +27,25 @@ bool is_mount_point(const fs::path& directory) {
          own.st_dev != above.st_dev;
 }
 
-fs::path target_of(const Recipe& recipe, const std::string& command) {
-  const bool directory = !recipe.output_dir.empty(), file = !recipe.output.empty();
-  if (directory && file) {
+// Whether `output` names the target, and not output_dir. What the command line says comes before
+// what a recipe has: a run's own names the directory of that run.
+bool is_named_by_output(const Recipe& recipe) {
+  const auto is_asked = [&](const char* option) {
+    return recipe.options.origin(option) == kCommandLine;
+  };
+  if (recipe.output.empty() || recipe.output_dir.empty()) return !recipe.output.empty();
+  if (is_asked("output") == is_asked("output_dir")) {
     throw Error(ErrorKind::usage, "both output_dir and output are set", "keep one of them");
   }
-  if (!directory && !file) {
+  return is_asked("output");
+}
+
+fs::path target_of(const Recipe& recipe, const std::string& command) {
+  if (recipe.output_dir.empty() && recipe.output.empty()) {
     throw Error(ErrorKind::usage, fmt::format("{} needs an output_dir or an output", command),
                 "output_dir=DIR writes a Hugging Face directory, output=FILE.gguf a GGUF file");
   }
-  return named_path(directory ? recipe.output_dir : recipe.output);
+  return named_path(is_named_by_output(recipe) ? recipe.output : recipe.output_dir);
 }
 
 bool has_gguf_name(const fs::path& path) {
@@ -59,7 +68,7 @@ ModelFormat format_of(const Recipe& recipe, const fs::path& target) {
   }
   // A directory's name may well have a dot: SmolLM2-1.7B.
   const bool named_otherwise = std::ranges::find(kOtherFiles, ending) != std::end(kOtherFiles);
-  if (recipe.format == "auto" && !recipe.output.empty() && named_otherwise) {
+  if (recipe.format == "auto" && is_named_by_output(recipe) && named_otherwise) {
     throw Error(
         ErrorKind::usage,
         fmt::format("{} has the name of a file, and a directory would be written", target.string()),

@@ -31,6 +31,15 @@ std::vector<uint64_t> sorted_hashes(const Dataset& data) {
 
 constexpr const char* kBetweenFingerprints = "; ";
 
+// As what bytes that are not UTF-8 are read.
+std::string tokens_of_bytes(const RecordNotes& notes) {
+  constexpr const char* kWithout =
+      "as the unknown token or not at all, since the tokenizer has no token for them";
+  if (notes.without_token == 0) return "as single bytes";
+  if (notes.without_token == notes.not_utf8) return kWithout;
+  return fmt::format("as single bytes, {} of them {}", notes.without_token, kWithout);
+}
+
 }  // namespace
 
 void DatasetStats::add_bad(const std::string& what) {
@@ -70,8 +79,8 @@ std::vector<std::string> data_warnings(const DatasetStats& stats, TargetUse use)
   if (static_cast<double>(stats.truncated) >= kManyCut * static_cast<double>(stats.records) &&
       stats.truncated > 0 && has_targets) {
     warnings.push_back(
-        fmt::format("{} of {} {} longer than sequence_len and cut, which removes the end of the "
-                    "answer; the longest has {} tokens",
+        fmt::format("{} of {} {} longer than sequence_len and cut: the end of the text or "
+                    "the answer is lost; the longest has {} tokens",
                     stats.truncated, counted(stats.records, "record"),
                     stats.truncated == 1 ? "is" : "are", stats.longest));
   }
@@ -106,11 +115,10 @@ std::vector<std::string> data_warnings(const DatasetStats& stats, TargetUse use)
         counted(stats.notes.empty, "record") + (stats.notes.empty == 1 ? " has" : " have")));
   }
   if (stats.notes.not_utf8 > 0) {
-    warnings.push_back(fmt::format(
-        "{} of text {} not UTF-8 and {} as single bytes: save files of another encoding as "
-        "UTF-8",
-        counted(stats.notes.not_utf8, "byte"), stats.notes.not_utf8 == 1 ? "is" : "are",
-        learns ? "learned" : "read"));
+    warnings.push_back(
+        fmt::format("{} of text {} not UTF-8 and {} {}: save files of another encoding as UTF-8",
+                    counted(stats.notes.not_utf8, "byte"), stats.notes.not_utf8 == 1 ? "is" : "are",
+                    learns ? "learned" : "read", tokens_of_bytes(stats.notes)));
   }
   return warnings;
 }
@@ -177,9 +185,10 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed) const
                             ? std::max(1.0, std::round(val_size * static_cast<double>(size())))
                             : std::floor(val_size);
   if (!(val_size > 0.0) || wanted >= static_cast<double>(size())) {
-    throw Error(ErrorKind::usage,
-                fmt::format("val_size {} is too large for {} examples", val_size, size()),
-                "a share below 1, or a number of examples smaller than there are");
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("val_size {} is too large for {}", val_size, counted(size(), "example")),
+        "a share below 1, or a number of examples smaller than there are");
   }
   const auto count = static_cast<size_t>(wanted);
   const std::vector<int64_t> order = shuffled_order(size(), seed, 0, "validation split");
@@ -189,6 +198,8 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed) const
   for (size_t i = 0; i < items_.size(); ++i) {
     (chosen[i] ? parts.second : parts.first).keep(items_[i]);
   }
+  parts.second.fingerprint_ = fmt::format("{} of {} drawn by seed {}, of {}", count,
+                                          counted(size(), "example"), seed, fingerprint_);
   DatasetStats& split_off = parts.second.stats_;
   DatasetStats& rest = parts.first.stats_;
   split_off.records = split_off.examples;

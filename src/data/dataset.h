@@ -88,7 +88,8 @@ class Dataset {
   Example example(int64_t index) const;
   int64_t length(int64_t index) const;  // tokens of an example
   const DatasetStats& stats() const { return stats_; }
-  // A short text that identifies the texts that were read, whatever the tokenizer.
+  // A short text that identifies the texts that were read, whatever the tokenizer; of a part that
+  // was split off also which.
   const std::string& fingerprint() const { return fingerprint_; }
   // The greatest length in bytes of the fingerprint of `parts` joined data sets.
   static int64_t longest_fingerprint(int64_t parts);

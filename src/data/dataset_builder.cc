@@ -67,6 +67,7 @@ void for_each_count(Stats& stats, const Use& use) {
   use("unused_tools", stats.notes.unused_tools);
   use("empty", stats.notes.empty);
   use("not_utf8", stats.notes.not_utf8);
+  use("without_token", stats.notes.without_token);
 }
 
 Json fields_of(const RecordFields& fields) {

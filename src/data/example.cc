@@ -21,15 +21,17 @@ bool is_empty_answer(const Message& message) {
          is_blank(message.content);
 }
 
-int64_t bytes_without_character(std::string_view text) {
-  int64_t count = 0;
+// Counts the bytes of a text that belong to no character.
+void note_other_bytes(const Tokenizer& tokenizer, std::string_view text, RecordNotes& notes) {
   for (size_t at = utf8_valid_prefix(text); at < text.size();
        at += utf8_valid_prefix(text.substr(at))) {
     const size_t length = utf8_step(text, at).length;
-    count += static_cast<int64_t>(length);
+    notes.not_utf8 += static_cast<int64_t>(length);
+    for (const char byte : text.substr(at, length)) {
+      if (!tokenizer.has_byte(static_cast<uint8_t>(byte))) ++notes.without_token;
+    }
     at += length;
   }
-  return count;
 }
 
 Example from_chat(const Tokenizer& tokenizer, const RenderedChat& chat) {
@@ -68,6 +70,7 @@ RecordNotes& RecordNotes::operator+=(const RecordNotes& other) {
   unused_tools += other.unused_tools;
   empty += other.empty;
   not_utf8 += other.not_utf8;
+  without_token += other.without_token;
   return *this;
 }
 
@@ -114,7 +117,7 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
   } else {
     const auto& document = std::get<DocumentRecord>(record);
     example = from_text(tokenizer, document.text, document.begins, false);
-    example.notes.not_utf8 = bytes_without_character(document.text);
+    note_other_bytes(tokenizer, document.text, example.notes);
   }
   example.notes.empty = has_empty_text(record) ? 1 : 0;
   if (options.train_on_inputs) std::fill(example.train.begin(), example.train.end(), uint8_t{1});

@@ -26,6 +26,24 @@ std::string_view bytes_of(std::span<const T> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
 }
 
+// Where a file is written until it is whole.
+fs::path unfinished(const fs::path& path) {
+  return path.string() + kTemporarySuffix;
+}
+
+// The end of a file of tokens; nullopt where the file is none.
+std::optional<Footer> footer_of(std::string_view all) {
+  Footer footer;
+  if (all.size() < sizeof footer) return std::nullopt;
+  std::memcpy(&footer, all.data() + all.size() - sizeof footer, sizeof footer);
+  return footer.magic == kMagic ? std::optional(footer) : std::nullopt;
+}
+
+std::string_view text_of(const MappedFile& file) {
+  const auto bytes = file.bytes();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 // Entries are aligned to 8 bytes and follow words of 4.
 uint64_t padding(uint64_t words) {
   return words % 2 * sizeof(uint32_t);
@@ -74,7 +92,7 @@ TokenWriter::TokenWriter(int64_t vocab_size, const fs::path& file, bool kept)
     : store_(new TokenStore), path_(file), kept_(kept) {
   store_->vocab_size_ = vocab_size;
   if (path_.empty()) return;
-  file_ = kept_ ? std::make_unique<FileWriter>(path_.string() + ".part")
+  file_ = kept_ ? std::make_unique<FileWriter>(unfinished(path_))
                 : std::make_unique<FileWriter>(path_, WriteMode::nameless);
 }
 
@@ -82,7 +100,7 @@ TokenWriter::~TokenWriter() {
   if (file_ == nullptr || !kept_) return;
   file_.reset();
   std::error_code ignored;
-  fs::remove(path_.string() + ".part", ignored);
+  fs::remove(unfinished(path_), ignored);
 }
 
 void TokenWriter::add(const Example& example, int64_t trained_bytes) {
@@ -120,13 +138,23 @@ std::shared_ptr<const TokenStore> TokenWriter::finish(const std::string& trailer
   std::optional<TokenFile> written;
   if (kept_) {
     file_->close();
-    fs::rename(path_.string() + ".part", path_);
+    fs::rename(unfinished(path_), path_);
     written = TokenFile::open(path_, store.vocab_size_);
   } else {
     written = TokenFile::read(file_->close_mapped(), store.vocab_size_);
   }
   if (!written) fail(ErrorKind::generic, "{} is not what was written to it", path_.string());
   return written->store;
+}
+
+bool is_token_file(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return false;
+  if (path.string().ends_with(kTemporarySuffix)) return true;
+  const MappedFile file(path);
+  const bool is_one = footer_of(text_of(file)).has_value();
+  check_map(file.bytes().data(), ErrorKind::data);
+  return is_one;
 }
 
 std::optional<TokenFile> TokenFile::open(const fs::path& path, int64_t vocab_size) {
@@ -139,12 +167,10 @@ std::optional<TokenFile> TokenFile::read(MappedFile file, int64_t vocab_size) {
   std::unique_ptr<TokenStore> store(new TokenStore);
   store->file_ = std::move(file);
   store->vocab_size_ = vocab_size;
-  const auto bytes = store->file_.bytes();
-  const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (all.size() < sizeof(Footer)) return std::nullopt;
-  Footer footer;
-  std::memcpy(&footer, all.data() + all.size() - sizeof footer, sizeof footer);
-  if (footer.magic != kMagic) return std::nullopt;
+  const std::string_view all = text_of(store->file_);
+  const std::optional<Footer> end = footer_of(all);
+  if (!end) return std::nullopt;
+  const Footer& footer = *end;
   const uint64_t limit = all.size();  // limits each count, so that the sums below cannot overflow
   if (footer.words > limit || footer.examples > limit || footer.trailer_bytes > limit) {
     return std::nullopt;

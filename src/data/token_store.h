@@ -82,4 +82,7 @@ struct TokenFile {
   static std::optional<TokenFile> read(MappedFile file, int64_t vocab_size);
 };
 
+// Whether a file is what a TokenWriter makes: whole, or under its temporary name (base/file.h).
+bool is_token_file(const fs::path& path);
+
 }  // namespace jackscrew

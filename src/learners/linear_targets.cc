@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -35,20 +37,28 @@ ModuleTargets linear_targets(const OptionSet& options, const char* name) {
     throw Error(ErrorKind::usage, fmt::format("{} names no module", name),
                 fmt::format("use {}=all-linear", name));
   }
-  if (std::any_of(given.begin(), given.end(), is_all)) {
-    return ModuleTargets::from_names({kLinearModules.begin(), kLinearModules.end()});
-  }
+  const bool has_all = std::any_of(given.begin(), given.end(), is_all);
   // A comma may be part of an expression, so the text is taken whole.
   const std::string& text = options.text(name);
-  if (is_expression(text)) return ModuleTargets::from_expression(text);
+  if (is_expression(text)) {
+    if (!has_all) return ModuleTargets::from_expression(text);
+    throw Error(ErrorKind::usage, fmt::format("{}={} has an expression among names", name, text),
+                "all-linear has all modules by itself; an expression stands alone");
+  }
+  std::vector<std::string> names;
+  if (has_all) names.assign(kLinearModules.begin(), kLinearModules.end());
   for (const std::string& target : given) {
     const bool is_module =
         std::find(kLinearModules.begin(), kLinearModules.end(), target) != kLinearModules.end();
-    if (is_module || target.find('.') != std::string::npos) continue;
-    throw Error(ErrorKind::usage, fmt::format("{}={} is not a linear module", name, target),
-                "modules: " + linear_module_names());
+    if (is_all(target) || (has_all && is_module)) continue;
+    if (!is_module && target.find('.') == std::string::npos) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: {} is no linear layer of the model's blocks", name, target),
+                  "their modules: " + linear_module_names());
+    }
+    names.push_back(target);
   }
-  return ModuleTargets::from_names(given);
+  return ModuleTargets::from_names(std::move(names));
 }
 
 }  // namespace jackscrew

@@ -39,6 +39,16 @@ bool is_of_run(const nlohmann::json& event) {
   return false;
 }
 
+bool is_start(const nlohmann::json& event) {
+  return event["event"] == event_name(EventKind::start);
+}
+
+// What a `start` says that is held out.
+std::string held_out_of(const nlohmann::json& start) {
+  const auto found = start.find(kHeldOutFingerprint);
+  return found != start.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
 // Rewrites `path` with only the events up to `resumed_step` (none without it); returns the step of
 // the last one.
 int64_t keep_events(const fs::path& path, std::optional<int64_t> resumed_step) {
@@ -67,11 +77,26 @@ std::vector<nlohmann::json> read_events(const fs::path& path) {
   return events;
 }
 
+std::string held_out_fingerprint(const std::vector<nlohmann::json>& events) {
+  const auto last = std::find_if(events.rbegin(), events.rend(), is_start);
+  return last == events.rend() ? std::string() : held_out_of(*last);
+}
+
+void drop_other_evaluations(std::vector<nlohmann::json>& events) {
+  const std::string now = held_out_fingerprint(events);
+  std::string then;
+  std::erase_if(events, [&](const nlohmann::json& event) {
+    if (is_start(event)) then = held_out_of(event);
+    const bool is_other = !now.empty() && !then.empty() && then != now;
+    return is_other && event["event"] == event_name(EventKind::eval);
+  });
+}
+
 int64_t logged_until(const fs::path& path, int64_t step) {
   std::optional<int64_t> logged;
   for_events(path, [&](nlohmann::json event, std::string_view) {
     const auto at = event["step"].get<int64_t>();
-    const bool begins = event["event"] == event_name(EventKind::start) && !logged;
+    const bool begins = is_start(event) && !logged;
     if (at <= step && (begins || event["event"] == event_name(EventKind::step))) logged = at;
   });
   return logged.value_or(step);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/file.h"
@@ -20,6 +21,16 @@ const char* event_name(EventKind kind);
 // The events of a log in order, each an object with a name as `event` and an integer `step`;
 // invalid lines, such as one torn by a crash, are skipped. Empty when there is no file.
 std::vector<nlohmann::json> read_events(const fs::path& path);
+
+// In `start` events: what is held out for evaluation.
+inline constexpr const char* kHeldOutFingerprint = "eval_data_fingerprint";
+
+// The fingerprint in the last `start` of a log; empty: it does not say.
+std::string held_out_fingerprint(const std::vector<nlohmann::json>& events);
+
+// Removes evaluations of other data than those that the last `start` names: the losses of two texts
+// cannot be compared. Where a `start` does not say, they are taken for the same.
+void drop_other_evaluations(std::vector<nlohmann::json>& events);
 
 // The step, at most `step`, up to which the log covers steps: that of its last step line or, if it
 // has none, the one at which it began. `step` where there is no log.

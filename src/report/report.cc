@@ -343,7 +343,8 @@ std::string render_report(const std::string& title, const std::vector<json>& eve
 }
 
 fs::path write_report(const fs::path& output_dir) {
-  const std::vector<json> events = read_events(output_dir / "train_log.jsonl");
+  std::vector<json> events = read_events(output_dir / "train_log.jsonl");
+  drop_other_evaluations(events);
   if (events.empty()) {
     throw Error(ErrorKind::usage, fmt::format("{} is not a run directory", output_dir.string()),
                 "give the output_dir of a training run");

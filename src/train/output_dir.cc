@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "base/directory.h"
 #include "base/error.h"
+#include "data/token_store.h"
 #include "formats/checkpoint.h"
 #include "report/progress.h"
 #include "report/report.h"
@@ -18,6 +20,14 @@ namespace {
 bool is_run(const fs::path& output) {
   return fs::exists(output / kLogName) ||
          std::ranges::any_of(list_checkpoints(output), is_checkpoint);
+}
+
+// Whether a directory holds nothing but tokens: of a run that was killed before it had a log.
+bool has_only_tokens(const fs::path& directory) {
+  if (!fs::is_directory(directory)) return false;
+  return std::ranges::all_of(entries_of(directory), [](const fs::directory_entry& entry) {
+    return is_token_file(entry.path());
+  });
 }
 
 bool run_writes(const std::string& name) {
@@ -92,25 +102,38 @@ void check_output_dir(const Recipe& recipe) {
   for (const auto& entry : fs::directory_iterator(output, error)) {
     const std::string name = entry.path().filename().string();
     if (!run_writes(name)) continue;
+    if (entry.path() == tokens_directory(output) && has_only_tokens(entry.path())) continue;
     throw Error(ErrorKind::usage,
                 fmt::format("output_dir {} has no {} of a run, and its {} would be replaced",
                             output.string(), kLogName, name),
-                "give another output_dir, or move that file away");
+                "give another output_dir, or move it away");
   }
 }
 
 namespace {
 
+// Removes what has such a name in a directory.
+template <class IsName>
+void remove_named(const fs::path& directory, const IsName& is_name) {
+  std::vector<fs::path> found;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+    if (is_name(entry.path().filename().string())) found.push_back(entry.path());
+  }
+  for (const fs::path& path : found) fs::remove_all(path, ignored);
+}
+
 // Masters of a run that was killed, which may have had more ranks than this one. Checkpoints have
 // files of their own.
 void remove_masters(const fs::path& output) {
-  const std::string name = masters_directory({}, 0).string();
-  std::vector<fs::path> found;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(output, ignored)) {
-    if (entry.path().filename().string().starts_with(name)) found.push_back(entry.path());
-  }
-  for (const fs::path& path : found) fs::remove_all(path, ignored);
+  const std::string masters = masters_directory({}, 0).string();
+  remove_named(output, [&](const std::string& name) { return name.starts_with(masters); });
+}
+
+// Tokens of one that was killed while it read its data, which may have been more files.
+void remove_unfinished_tokens(const fs::path& output) {
+  remove_named(tokens_directory(output),
+               [](const std::string& name) { return name.ends_with(kTemporarySuffix); });
 }
 
 }  // namespace
@@ -120,6 +143,7 @@ OutputClaim::OutputClaim(const fs::path& output_dir)
   claim();
   remove_unfinished_checkpoints(path_);
   remove_masters(path_);
+  remove_unfinished_tokens(path_);
 }
 
 void OutputClaim::claim() {

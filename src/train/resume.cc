@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/shell_word.h"
 #include "recipe/recipe_file.h"
 #include "recipe/record_options.h"
+#include "report/event_log.h"
+#include "report/progress.h"
 
 namespace jackscrew {
 
@@ -90,6 +93,16 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
     refuse_unless_named(ErrorKind::model, "model has", then.model, now.model);
   }
   return warnings;
+}
+
+void warn_of_other_held_out(const fs::path& log, const std::string& now) {
+  const std::string then = held_out_fingerprint(read_events(log));
+  if (then.empty() || now.empty() || then == now) return;
+  warn(
+      fmt::format("the held-out data have changed since {} was written, and evaluations of both "
+                  "are not compared, "
+                  "neither for the best nor for early stopping: {} now, {} then",
+                  log.string(), now, then));
 }
 
 }  // namespace jackscrew

@@ -31,4 +31,8 @@ std::vector<OptionChange> changed_options(const fs::path& directory, const Optio
 std::vector<std::string> resume_warnings(const fs::path& checkpoint, const CheckpointInfo& now,
                                          const OptionSet& options);
 
+// Warns where a log is of a run with other held-out data than those of this fingerprint, so that
+// its evaluations and new ones are not compared.
+void warn_of_other_held_out(const fs::path& log, const std::string& now);
+
 }  // namespace jackscrew

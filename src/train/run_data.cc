@@ -54,6 +54,7 @@ RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Token
   } else if (recipe.val_size > 0) {
     std::tie(data.train, data.evaluation) = data.train.split(recipe.val_size, recipe.seed);
   }
+  data.inputs.held_out = data.evaluation.fingerprint();
   if (!recipe.data_weights.empty()) {
     data.train = data.train.weighted(recipe.data_weights, recipe.seed);
   }

@@ -223,6 +223,9 @@ void RunLog::log_start(int64_t first, int64_t trained) {
   start.add("method", recipe.method).add("data", data_names(recipe)).add("storage", recipe.storage);
   start.add("data_fingerprint", run_.data.inputs.data);
   start.add("model_fingerprint", run_.data.inputs.model);
+  if (!run_.data.inputs.held_out.empty()) {
+    start.add(kHeldOutFingerprint, run_.data.inputs.held_out);
+  }
   start.add("product", session.product().name());
   start.add("device", session.device().description());
   start.add("cpu", cpu_name()).add("version", JACKSCREW_VERSION);

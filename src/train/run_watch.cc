@@ -10,7 +10,9 @@
 namespace jackscrew {
 
 void RunWatch::replay(const fs::path& log) {
-  for (const nlohmann::json& event : read_events(log)) {
+  std::vector<nlohmann::json> events = read_events(log);
+  drop_other_evaluations(events);
+  for (const nlohmann::json& event : events) {
     const std::string kind = event.value("event", "");
     const auto number = [&](const char* key) -> std::optional<double> {
       const auto found = event.find(key);

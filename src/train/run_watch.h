@@ -19,7 +19,8 @@ class RunWatch {
 
   explicit RunWatch(const WatchSettings& options) : options_(options) {}
 
-  // Replays the losses in a log of the run so far (report/event_log.h).
+  // Replays the losses in a log of the run so far (report/event_log.h). Evaluations of other data
+  // than those of its last `start` do not count.
   void replay(const fs::path& log);
   // The loss of a logged step, and the loss of an evaluation after `step` steps.
   void logged(double loss);

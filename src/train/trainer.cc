@@ -74,11 +74,12 @@ class Trainer {
     log_.emplace(RunLog::Run{recipe_, console_, files_, tokenizer_, data_, *sampler_, schedule_,
                              plan_, *crew_},
                  output, first);
-    watch_.replay(output / kLogName);
+    warn_of_other_held_out(output / kLogName, data_.inputs.held_out);
     // A run that had already ended is not begun anew and keeps its recipe.
     const fs::path recipe = output / "recipe.yaml";
     if (first < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     log_->introduce(first, output);
+    watch_.replay(output / kLogName);  // its last start says what is held out now
     if (!recipe_.options.was_set("report_samples")) {
       const std::string slow = leave_out_slow_samples(
           data_, log_->peak_flops(), plan_.weight_bytes * crew_->layout().stages, files_.config);
@@ -149,6 +150,7 @@ class Trainer {
     if (!fs::exists(output / kReportName)) report();  // the run was killed before
     const std::vector<size_t> samples = unanswered_samples(output, data_);
     watch_.replay(output / kLogName);
+    warn_of_other_held_out(output / kLogName, data_.inputs.held_out);
     checkpoint_ = result_checkpoint(finished.step);
     const bool can_answer = !samples.empty() && fs::exists(checkpoint_);
     const bool is_whole = !can_answer && !lacks_exports(recipe_, output);
@@ -475,9 +477,7 @@ class Trainer {
 }  // namespace
 
 void train(const Recipe& recipe, const TrainConsole& console, Transport* transport) {
-  recipe.options.require("model", "train");
-  recipe.options.require("data", "train");
-  recipe.options.require("output_dir", "train");
+  for (const char* name : {"model", "data", "output_dir"}) recipe.options.require(name, "train");
   std::shared_ptr<Trainer> trainer;
   const auto in_common_work = [&] { return trainer && trainer->is_in_common_work(); };
   try {

@@ -216,6 +216,10 @@ TEST(OptionSet, ItemsOfListsMayHaveCommas) {
     options.set("targets", std::string(options.at("targets", "a test").text), "again");
     EXPECT_EQ(options.list("targets"), items) << text;
   }
+  // A pattern is still one where it is taken whole.
+  OptionSet options = sample();
+  options.set("targets", "layers.[0-9]{1,2}.q", "command line");
+  EXPECT_EQ(options.at("targets", "a test").text, "layers.[0-9]{1,2}.q");
 }
 
 TEST(OptionSet, TheSameValueMayBeWrittenInSeveralWays) {

@@ -3,6 +3,7 @@
 
 #include "formats/safetensors.h"
 #include "tests/conversion/conversion.h"
+#include "tests/support/small_disk.h"
 
 namespace jackscrew {
 namespace {
@@ -103,6 +104,19 @@ TEST_F(SlowConversion, CompareShowsEveryModelAgainstTheFirst) {
   expect_refusal(command + "overwrite=true output=" + path("place.html"), 2, {"is not a file"});
   EXPECT_NE(run(command + "overwrite=true").out.find("wrote "), std::string::npos);
   expect_refusal("compare " + path("base") + " " + eval(), 2, {"two models or more"});
+}
+
+TEST_F(SlowConversion, APageThatCannotBeWrittenIsRefusedFirst) {
+  const SmallDisk disk(path("disk"), "1m");
+  SKIP_UNLESS_MOUNTED(disk);
+  ASSERT_EQ(::mount("none", path("disk").c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, "size=1m"), 0);
+  const std::vector<std::string> says = {"cannot write to " + path("disk"), "another output"};
+  expect_refusal(
+      fmt::format("compare {0} {0} {1} output={2}", path("base"), eval(), path("disk/page.html")),
+      2, says);
+  expect_refusal(fmt::format("logits model={} data={} output={}", path("base"), tiny_.data(),
+                             path("disk/logits.safetensors")),
+                 2, says);
 }
 
 // Two models are in memory at a time: device_memory holds for both, and is asked before any work.

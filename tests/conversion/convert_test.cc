@@ -425,6 +425,23 @@ TEST_F(SlowConversion, AnAdapterWithoutATemplateHasTheModels) {
   EXPECT_NE(preview("adapter=" + path("adapter")).find("[Say number 0]"), std::string::npos);
 }
 
+// Of several adapters one template is written.
+TEST_F(SlowConversion, AnAdapterWithAnotherTemplateIsNamed) {
+  const std::string chat = "{% for m in messages %}<{{ m.content }}>{% endfor %}";
+  for (const char* name : {"one", "same", "other"}) {
+    train_adapter(name);
+    tiny_.file(std::string(name) + "/chat_template.jinja",
+               name == std::string("other") ? "x" : chat);
+  }
+  const std::string merge = fmt::format("merge model={} adapter={},{},{} overwrite=true ",
+                                        path("base"), path("one"), path("same"), path("other"));
+  const std::vector<std::string> note = {path("other") + " has another chat template than " +
+                                         path("one") + ", whose is written"};
+  EXPECT_EQ(answer(merge + "output_dir=" + path("m"))["notes"], json(note));
+  EXPECT_EQ(tiny_.text("m/chat_template.jinja"), chat);
+  EXPECT_EQ(answer(merge + "chat_template=chatml output_dir=" + path("m"))["notes"], json::array());
+}
+
 // Or conversations with tools would have the one before.
 TEST_F(SlowConversion, TheTemplateForToolsGoesWithTheOther) {
   train_adapter("adapter");

@@ -102,6 +102,24 @@ TEST_F(ModelOutputTest, FilesOfOthersStayInDirectories) {
   EXPECT_FALSE(fs::exists(path("m")));
 }
 
+// A run's own recipe names the directory of that run.
+TEST_F(ModelOutputTest, TheCommandLineGoesBeforeARecipe) {
+  const auto target = [&](const std::string& recipe, const std::string& setting) {
+    const std::string file = directory_.file("run.yaml", recipe);
+    return ModelOutput(make_recipe({file, "model=" + golden_model("mha_untied"), setting}),
+                       "export");
+  };
+  const ModelOutput file = target("output_dir: " + path("run"), "output=" + path("m.gguf"));
+  EXPECT_EQ(file.target(), path("m.gguf"));
+  EXPECT_EQ(file.format(), ModelFormat::gguf);
+  const ModelOutput model = target("output: " + path("m.gguf"), "output_dir=" + path("m.bin"));
+  EXPECT_EQ(model.target(), path("m.bin"));
+  EXPECT_EQ(model.format(), ModelFormat::hf);
+  expect_message(ErrorKind::usage, "both output_dir and output are set", [&] {
+    target("output_dir: " + path("run") + "\noutput: " + path("m.gguf"), "threads=1");
+  });
+}
+
 // As in a download cache: a directory of links to files elsewhere.
 TEST_F(ModelOutputTest, WhatIsReadThroughLinksStays) {
   fs::create_directories(path("links"));

@@ -286,6 +286,9 @@ TEST(CalibrationText, IsSpreadOverTheData) {
   expect_error(ErrorKind::data, "at least 101 are needed", [&] {
     calibration_text(data, {30, 10}, 101);
   });
+  // Or sequences are too long for it: one of 100 tokens or two of 50 would do.
+  expect_error(ErrorKind::data, "sequence_len=100", [&] { calibration_text(data, {3, 512}, 80); });
+  expect_error(ErrorKind::data, "sequence_len=50", [&] { calibration_text(data, {3, 60}, 80); });
 }
 
 }  // namespace

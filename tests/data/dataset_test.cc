@@ -105,6 +105,11 @@ TEST_F(DatasetTest, TruncatesDropsAndCounts) {
             static_cast<int64_t>(data.example(0).ids.size() + data.example(1).ids.size()));
   EXPECT_EQ(data.stats().trained_tokens,
             data.example(0).target_count() + data.example(1).target_count());
+  EXPECT_EQ(
+      data_warnings(data.stats())[0],
+      "2 of 5 records are longer than sequence_len and cut: the end of the text or the answer "
+      "is lost; the longest has " +
+          std::to_string(data.stats().longest) + " tokens");
   expect_error(ErrorKind::data, "raise sequence_len", [&] { read("a.jsonl", text, options(4)); });
   expect_error(ErrorKind::usage, "sequence_len 1", [&] { read("a.jsonl", text, options(1)); });
 }
@@ -394,6 +399,13 @@ TEST(DatasetSplit, IsAPartitionThatDependsOnTheSeedAlone) {
     return ids;
   };
   EXPECT_NE(first(1), first(2));
+  const auto held_out = [&](double val_size, uint64_t seed) {
+    return all.split(val_size, seed).second.fingerprint();
+  };
+  EXPECT_EQ(held_out(0.2, 1), held_out(20, 1));
+  EXPECT_NE(held_out(20, 1), held_out(20, 2));
+  EXPECT_NE(held_out(20, 1), held_out(21, 1));
+  EXPECT_EQ(all.split(20, 1).first.fingerprint(), all.fingerprint());
   EXPECT_EQ(all.split(0.0001, 1).second.size(), 1);
   for (const double bad : {0.0, -1.0, 100.0, 0.999, std::nan("")}) {
     expect_error(ErrorKind::usage, "val_size", [&] { all.split(bad, 1); });

@@ -6,6 +6,7 @@
 
 #include "data/dataset_builder.h"
 #include "tests/data/dataset_fixture.h"
+#include "text/tokenizer/byte_map.h"
 
 namespace jackscrew {
 namespace {
@@ -32,9 +33,11 @@ TEST_F(DatasetTest, TextFilesBecomeWindows) {
   EXPECT_EQ(data.stats().records, 1);
   EXPECT_EQ(data.stats().truncated, 0);
   EXPECT_EQ(data.stats().notes.not_utf8, 40);
-  EXPECT_EQ(data_warnings(data.stats()),
-            std::vector<std::string>{"40 bytes of text are not UTF-8 and learned as single bytes: "
-                                     "save files of another encoding as UTF-8"});
+  EXPECT_EQ(
+      data_warnings(data.stats()),
+      std::vector<std::string>{"40 bytes of text are not UTF-8 and learned as the unknown token "
+                               "or not at all, since the tokenizer has no token for them: "
+                               "save files of another encoding as UTF-8"});
   EXPECT_EQ(data.stats().text_bytes, static_cast<int64_t>(text.size()));
   EXPECT_EQ(data.stats().text_tokens, std::ssize(tokenizer_.encode(text, true)));
   // BOS leads the text, not each window; a last window of one token is left out.
@@ -44,6 +47,28 @@ TEST_F(DatasetTest, TextFilesBecomeWindows) {
   ASSERT_EQ(with_bos.size(), 1);
   EXPECT_EQ(with_bos.example(0).ids[0], llama3.bos());
   EXPECT_EQ(with_bos.stats().trained_tokens, 3);
+}
+
+TEST_F(DatasetTest, BytesWithoutATokenAreNoSingleBytes) {
+  const auto warned = [&](const std::vector<uint8_t>& without) {
+    TokenizerData tokens;
+    for (int byte = 0; byte < 256; ++byte) {
+      tokens.tokens.push_back(mapped_character(static_cast<uint8_t>(byte)));
+    }
+    for (const uint8_t byte : without) tokens.tokens[byte] = fmt::format("<spare {}>", byte);
+    const Tokenizer tokenizer(tokens);
+    DatasetOptions plain = options(16);
+    plain.examples.format = chat_format("plain", tokens, {});
+    const Dataset data = Dataset::read(write("a.txt", "an \xFF and a \xE9 ."), tokenizer, plain);
+    return data_warnings(data.stats()).at(0);
+  };
+  const std::string utf8 = ": save files of another encoding as UTF-8";
+  const std::string none =
+      "as the unknown token or not at all, since the tokenizer has no token for them";
+  EXPECT_EQ(warned({}), "2 bytes of text are not UTF-8 and learned as single bytes" + utf8);
+  EXPECT_EQ(warned({0xFF}),
+            "2 bytes of text are not UTF-8 and learned as single bytes, 1 of them " + none + utf8);
+  EXPECT_EQ(warned({0xFF, 0xE9}), "2 bytes of text are not UTF-8 and learned " + none + utf8);
 }
 
 TEST_F(DatasetTest, OverlappingWindowsScoreEveryTokenOnce) {

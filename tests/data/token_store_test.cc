@@ -126,6 +126,16 @@ TEST_F(TokenFileTest, OfAnotherDayIsUsedUnlessTheTemplateAsksForIt) {
   }
 }
 
+TEST_F(TokenFileTest, IsKnownFromFilesOfOthers) {
+  write_data(3);
+  read_kept(options(100));
+  EXPECT_TRUE(is_token_file(kept_));
+  EXPECT_TRUE(is_token_file(write("half.tokens.jackscrew-part", "half")));
+  EXPECT_FALSE(is_token_file(write("other.tokens", read_text(kept_) + "more")));
+  EXPECT_FALSE(is_token_file(write("empty.tokens", "")));
+  EXPECT_FALSE(is_token_file(directory_));
+}
+
 TEST_F(TokenFileTest, DamagedIsWrittenAgain) {
   write_data(6);
   const Dataset plain = read_kept(options(100)).first;

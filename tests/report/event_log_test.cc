@@ -100,6 +100,40 @@ TEST_F(EventLogTest, ResumeDropsStepsDoneAgainAndTornLines) {
   EXPECT_EQ(order, "start0 step1 step2 step3 step4 step5 ");
 }
 
+TEST(Evaluations, OfOtherDataAreDropped) {
+  std::vector<nlohmann::json> events;
+  const auto start = [&](const char* held_out) {
+    events.push_back({{"event", "start"}, {"step", 0}});
+    if (*held_out != '\0') events.back()[kHeldOutFingerprint] = held_out;
+  };
+  const auto evaluated = [&](int loss) {
+    events.push_back({{"event", "eval"}, {"step", 0}, {"eval_loss", loss}});
+  };
+  const auto kept = [&] {
+    std::vector<nlohmann::json> left = events;
+    drop_other_evaluations(left);
+    std::vector<int> losses;
+    for (const auto& event : left) {
+      if (event["event"] == "eval") losses.push_back(event["eval_loss"]);
+    }
+    return losses;
+  };
+  EXPECT_EQ(held_out_fingerprint(events), "");
+  start("");  // of an older version
+  evaluated(1);
+  start("a");
+  evaluated(2);
+  EXPECT_EQ(kept(), (std::vector<int>{1, 2}));
+  start("b");
+  EXPECT_EQ(held_out_fingerprint(events), "b");
+  evaluated(3);
+  EXPECT_EQ(kept(), (std::vector<int>{1, 3}));
+  start("a");  // again
+  EXPECT_EQ(kept(), (std::vector<int>{1, 2}));
+  start("");
+  EXPECT_EQ(kept(), (std::vector<int>{1, 2, 3}));
+}
+
 TEST_F(EventLogTest, ResumeWithoutALogStartsOne) {
   EventLog log(path_, 4);
   log.write(EventKind::step, 5);

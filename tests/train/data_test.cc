@@ -150,6 +150,14 @@ TEST_F(SlowData, LargeDataAreKeptAsTokens) {
   tiny_.must_train("out", settings + "4");
   EXPECT_EQ(fs::last_write_time(kept), written);
   EXPECT_EQ(tiny_.losses("out"), tiny_.losses("whole"));
+  // Of a run that was killed before it had a log: whole tokens are read, half of them removed.
+  const fs::path left = tiny_.path("killed/tokens");
+  fs::create_directories(left);
+  fs::copy_file(kept, left / kept.filename());
+  tiny_.file("killed/tokens/train-2.tokens.jackscrew-part", "half");
+  tiny_.must_train("killed", settings + "4");
+  EXPECT_EQ(tiny_.losses("killed"), tiny_.losses("whole"));
+  EXPECT_FALSE(fs::exists(left / "train-2.tokens.jackscrew-part"));
   // Another command leaves nothing behind.
   const auto strays = [] {
     int64_t count = 0;

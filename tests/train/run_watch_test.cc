@@ -104,6 +104,39 @@ INSTANTIATE_TEST_SUITE_P(Methods, RunWatchMethods,
                                            "master=mmap moments=keep"),
                          [](const auto& test) { return fmt::format("case_{}", test.index); });
 
+TEST(RunWatchProgram, EvaluationsOfOtherDataAreNotCompared) {
+  const TinyRun tiny("other_held_out");
+  const std::string easy_data = " eval_data=" + tiny.eval_data();
+  const std::string hard_data = " eval_data=" + tiny.data();
+  const std::string settings =
+      "method=full learning_rate=3e-3 lr_scheduler_type=constant warmup_steps=0 eval_steps=2 "
+      "save_steps=2 load_best_model_at_end=true early_stopping_patience=2 max_steps=";
+  tiny.must_train("whole", settings + "16" + hard_data);
+  tiny.must_train("out", settings + "8" + easy_data);
+  // As if the first text were so easy that no loss of the other is below its own.
+  std::string log;
+  for (nlohmann::json event : tiny.events("out")) {
+    if (event["event"] == "eval") event["eval_loss"] = 0.1;
+    log += event.dump() + "\n";
+  }
+  tiny.file("out/train_log.jsonl", log);
+  const auto resume = [&](const std::string& more) {
+    const Outcome outcome = run(tiny.train("out", settings + "16" + more) + " 2>&1");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    return outcome.out;
+  };
+  const std::string warning = "the held-out data have changed since";
+  const std::string said = resume(hard_data);
+  EXPECT_NE(said.find(warning), std::string::npos) << said;
+  // They are no reason to stop or to go back.
+  EXPECT_EQ(tiny.events("out", "eval").size(), 10u);  // 5 of each, the new ones from step 8 on
+  EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));
+  EXPECT_EQ(resume(hard_data).find(warning), std::string::npos);
+  const std::string finished = resume(easy_data);
+  EXPECT_NE(finished.find(warning), std::string::npos) << finished;
+  EXPECT_NE(finished.find("nothing to do"), std::string::npos) << finished;
+}
+
 TEST(RunWatchProgram, GivesUpWhenTheLossStaysHigh) {
   const TinyRun tiny("watchdog");
   const Outcome outcome =

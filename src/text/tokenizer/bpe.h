@@ -37,6 +37,8 @@ class BpeMerger {
   void encode(std::string_view word, std::vector<int32_t>& ids) const;
   // Appends the id of one byte that is not part of a valid character.
   void encode_byte(uint8_t byte, std::vector<int32_t>& ids) const;
+  // Whether it has a token of its own.
+  bool has_byte(uint8_t byte) const { return alphabet_.byte_ids[byte] >= 0; }
 
  private:
   struct Slot {

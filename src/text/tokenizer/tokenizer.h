@@ -112,6 +112,8 @@ class Tokenizer {
   // The bytes that one token stands for. Throws Error(data) when `id` is out of range.
   const std::string& token_bytes(int32_t id) const;
   TokenKind kind(int32_t id) const;
+  // Whether a byte that is no part of a character has a token of its own.
+  bool has_byte(uint8_t byte) const { return merger_.has_byte(byte); }
 
   int64_t vocab_size() const { return static_cast<int64_t>(data_.tokens.size()); }
   int32_t bos() const { return data_.bos; }

@@ -43,7 +43,7 @@ class Braces {
   size_t open_ = 0;
 };
 
-// "a,b" or "[a, b]" -> items, in which "\\," is a comma.
+// "a,b" or "[a, b]" -> items, in which "\," is a comma.
 std::vector<std::string> list_items(std::string_view text) {
   text = trim(text);
   if (text.size() >= 2 && text.front() == '[' && text.back() == ']') {

@@ -85,7 +85,10 @@ int convert(const Recipe& recipe, const char* command) {
   if (!recipe.eval_data.empty()) eval_data = read_eval_data(measured, measured, model, style);
   const ConversionReport report = write_converted(recipe, model, output, style);
   std::optional<WrittenLoss> loss;
-  if (eval_data) loss = measure_written(measured, model, *eval_data, output.path(), style);
+  if (eval_data) {
+    loss = measure_written(measured, model, *eval_data, output.path(), style);
+    refuse_loss(recipe, *loss);
+  }
   output.commit();
   print_written(recipe, output, report, &model, loss);
   return 0;

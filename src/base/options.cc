@@ -6,9 +6,9 @@
 #include <cctype>
 #include <cmath>
 #include <limits>
-#include <utility>
 
 #include "base/error.h"
+#include "base/list_text.h"
 #include "base/text.h"
 
 namespace jackscrew {
@@ -19,51 +19,6 @@ std::string canonical_name(std::string_view name) {
   std::string out(name);
   std::replace(out.begin(), out.end(), '-', '_');
   return out;
-}
-
-std::string_view trim(std::string_view text) {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  return text;
-}
-
-// Follows the braces of a list: what they hold, as in the "{1,2}" of a pattern, is of one item.
-class Braces {
- public:
-  explicit Braces(std::string_view text) : text_(text) {}
-  // Whether a comma at `i` would separate; called for each place, in order.
-  bool separates_at(size_t i) {
-    if (text_[i] == '{' && text_.find('}', i) != std::string_view::npos) ++open_;
-    if (text_[i] == '}' && open_ > 0) --open_;
-    return text_[i] == ',' && open_ == 0;
-  }
-
- private:
-  std::string_view text_;
-  size_t open_ = 0;
-};
-
-// "a,b" or "[a, b]" -> items, in which "\," is a comma.
-std::vector<std::string> list_items(std::string_view text) {
-  text = trim(text);
-  if (text.size() >= 2 && text.front() == '[' && text.back() == ']') {
-    text = trim(text.substr(1, text.size() - 2));
-  }
-  std::vector<std::string> items;
-  if (text.empty()) return items;
-  std::string item;
-  Braces braces(text);
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text.substr(i).starts_with("\\,")) {
-      item += text[++i];
-    } else if (braces.separates_at(i)) {
-      items.emplace_back(trim(std::exchange(item, {})));
-    } else {
-      item += text[i];
-    }
-  }
-  items.emplace_back(trim(item));
-  return items;
 }
 
 std::string join(std::span<const std::string> parts, const char* separator) {
@@ -146,16 +101,6 @@ OptionValue default_value(const OptionSpec& spec, size_t table) {
 }
 
 }  // namespace
-
-std::string list_item(std::string_view text) {
-  std::string out;
-  Braces braces(text);
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (braces.separates_at(i)) out += '\\';
-    out += text[i];
-  }
-  return out;
-}
 
 std::vector<std::string> split_words(std::string_view text) {
   if (text.empty()) return {};
@@ -311,10 +256,7 @@ void OptionSet::set(const Assignment& assignment) {
     for (const std::string& item : items) {
       if (!is_valid_item(spec, item)) refuse(item);
     }
-    value.text.clear();
-    for (const std::string& item : items) {
-      value.text += (value.text.empty() ? "" : ",") + list_item(item);
-    }
+    value.text = list_text(items);
     value.items = std::move(items);
   } else {
     if (assignment.items) {

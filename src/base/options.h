@@ -69,9 +69,6 @@ struct OptionValue {
   std::string origin = "default";
 };
 
-// `text` as an item of a list on the command line, where commas separate: "\," for each of its own.
-std::string list_item(std::string_view text);
-
 class OptionSet {
  public:
   // Adds a table; every option starts with its default. Throws Error(generic) when a name or an

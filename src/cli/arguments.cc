@@ -26,9 +26,7 @@ const OptionTable& table_of(const OptionSet& options, const OptionValue& option)
 }
 
 bool uses(const Subcommand& command, const OptionSet& options, const OptionValue& option) {
-  const std::string& title = table_of(options, option).title;
-  const bool accepts = command.accepts == nullptr || command.accepts(options);
-  return accepts ? command.uses(option.spec, title) : command.shows(option.spec, title);
+  return command.uses(option.spec, table_of(options, option).title, options);
 }
 
 // Whether a command reads an option of a learner or product. Those of one that is not chosen are

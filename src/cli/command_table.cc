@@ -29,6 +29,10 @@ std::vector<Subcommand> make_table() {
                         "train_on_inputs"};
   const Names written = {"output_dir", "overwrite", "json"};
   const Names random = {"init", "checkpoint_dtype"};
+  const Subcommand::Accepted of_a_run = {{kMethod, kSchedule, kRanks}, rate_fits_a_run};
+  // Of merge and export, where they do as quantize does.
+  const std::vector<Subcommand::Accepted> rounding = {{{kData, kQuantisation}, quantises},
+                                                      of_a_run};
   return {
       {.name = "train",
        .summary = "fine-tune a model, or train one from scratch",
@@ -58,7 +62,7 @@ std::vector<Subcommand> make_table() {
                     "jackscrew plan model=model.gguf method=lora sequence_len=4096 --json"},
        .tables = {kModel, kData, kRanks, kMethod, kSchedule, kMachine, kOutput},
        .options = {"max_shard_size", "fit", "ranks", "json"},
-       .accepted = {kRecords},
+       .accepted = {{{kRecords}}},
        .run = run_plan,
        .writes_recipes = true},
       {.name = "generate",
@@ -113,8 +117,7 @@ std::vector<Subcommand> make_table() {
        .tables = {kModel, kRecords, kConversion, kMachine},
        .options = joined({computing, scored, written}),
        .unused = joined({random, {"data_weights", "val_size", "packing"}}),
-       .accepted = {kData, kQuantisation},
-       .accepts = quantises,
+       .accepted = rounding,
        .run = run_merge},
       {.name = "export",
        .summary = "write a model as files for other programs: GGUF, Hugging Face, GPTQ, EXL2",
@@ -125,8 +128,7 @@ std::vector<Subcommand> make_table() {
        .tables = {kModel, kRecords, kConversion, kMachine},
        .options = joined({computing, scored, written}),
        .unused = joined({random, {"data_weights", "val_size", "packing"}}),
-       .accepted = {kData, kQuantisation},
-       .accepts = quantises,
+       .accepted = rounding,
        .run = run_export},
       {.name = "quantize",
        .summary = "round a model to few bits, calibrated on text (GGUF, GPTQ, EXL2, NF4)",
@@ -143,8 +145,7 @@ std::vector<Subcommand> make_table() {
        .tables = {kModel, kData, kRecords, kQuantisation, kConversion, kMachine},
        .options = joined({computing, written, {"ranks"}}),
        .unused = joined({random, {"data_weights", "val_size", "packing"}}),
-       .accepted = {kMethod, kSchedule, kRanks},
-       .accepts = rate_fits_a_run,
+       .accepted = {of_a_run},
        .run = run_quantise},
       {.name = "compare",
        .summary = "show how far models are from the first of them: loss, KL, size, speed",
@@ -209,10 +210,14 @@ bool Subcommand::shows(const OptionSpec& option, const std::string& title) const
          std::ranges::find(options, wanted) != options.end();
 }
 
-bool Subcommand::uses(const OptionSpec& option, const std::string& title) const {
-  const bool is_unused = std::ranges::find(unused, option.name) != unused.end();
-  return shows(option, title) ||
-         (!is_unused && std::ranges::find(accepted, title) != accepted.end());
+bool Subcommand::uses(const OptionSpec& option, const std::string& title,
+                      const OptionSet& given) const {
+  if (shows(option, title)) return true;
+  if (std::ranges::find(unused, option.name) != unused.end()) return false;
+  return std::ranges::any_of(accepted, [&](const Accepted& also) {
+    return std::ranges::find(also.tables, title) != also.tables.end() &&
+           (also.with == nullptr || also.with(given));
+  });
 }
 
 bool Subcommand::must_be_asked(const OptionSpec& option) const {

@@ -42,10 +42,13 @@ struct Subcommand {
   std::vector<std::string> unused = {};
   // Options that it reads on the command line alone: in a recipe they are for training.
   std::vector<std::string> asked = {};
-  // Titles of tables that its help leaves out, but whose options mean something to it.
-  std::vector<std::string> accepted = {};
-  // Whether they do with such options; null: always.
-  bool (*accepts)(const OptionSet& options) = nullptr;
+  // Tables that its help leaves out, by title, but whose options mean something to it.
+  struct Accepted {
+    std::vector<std::string> tables;
+    // Whether they do with such options; null: always.
+    bool (*with)(const OptionSet& options) = nullptr;
+  };
+  std::vector<Accepted> accepted = {};
   int (*run)(Arguments arguments);
   bool writes_recipes = false;  // so that it keeps what it does not read of one
   bool hidden = false;          // not listed: for testing the program
@@ -53,8 +56,8 @@ struct Subcommand {
 
   // Whether its help shows an option of the table `title`.
   bool shows(const OptionSpec& option, const std::string& title) const;
-  // Whether the option means something to it.
-  bool uses(const OptionSpec& option, const std::string& title) const;
+  // Whether the option means something to it, with such options.
+  bool uses(const OptionSpec& option, const std::string& title, const OptionSet& given) const;
   // Whether it means that only on the command line.
   bool must_be_asked(const OptionSpec& option) const;
 };

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/list_text.h"
 #include "base/shell_word.h"
 #include "base/text.h"
 #include "cli/arguments.h"

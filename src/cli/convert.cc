@@ -11,7 +11,6 @@
 #include "cli/quantise.h"
 #include "cli/written_loss.h"
 #include "conversion/convert.h"
-#include "session/loading.h"
 #include "session/plan.h"
 
 namespace jackscrew {

@@ -247,7 +247,7 @@ Quantised write_and_measure(const Recipe& recipe, const ConvertedModel& model, Q
     try {
       check();
     } catch (const Error&) {
-      checkpoint.remove();  // useless with another rate
+      checkpoint.remove();  // nothing is kept of what is refused
       throw;
     }
   };

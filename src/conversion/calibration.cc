@@ -74,7 +74,7 @@ int64_t kept_columns(const ModelConfig& config, const ActivationTypes& types) {
 
 void check_calibration_product(const std::string& name) {
   if (name == "auto" || name == "f32" || name == "bf16") return;
-  throw Error(ErrorKind::usage, fmt::format("quantize cannot calibrate with product={}", name),
+  throw Error(ErrorKind::usage, fmt::format("product={} cannot calibrate", name),
               "product=f32 or product=bf16");
 }
 

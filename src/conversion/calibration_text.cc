@@ -23,9 +23,11 @@ std::string what_is_needed(int64_t tokens, const CalibrationSize& size, int64_t 
     return fmt::format("set calibration_sequences to {} or more",
                        ceil_div(least, size.sequence_len));
   }
-  const int64_t length = longest_enough(tokens, size.sequences, size.sequence_len, least);
+  const int64_t length =
+      size.has_own_length ? longest_enough(tokens, size.sequences, size.sequence_len, least) : 0;
   if (length > 0) return fmt::format("shorter sequences give enough: sequence_len={}", length);
-  return fmt::format("at least {} are needed; 128 sequences of 512 are usual", least);
+  return fmt::format("at least {} are needed; 128 sequences of 512 are usual",
+                     size.has_own_length ? least : round_up(least, size.sequence_len));
 }
 
 // calibration_text() of so many tokens. copy(from, to, ids) appends those in [from, to) to `ids`;

@@ -13,6 +13,7 @@ namespace jackscrew {
 // The amount of calibration text that is asked for.
 struct CalibrationSize {
   int64_t sequences = 128, sequence_len = 512;
+  bool has_own_length = true;  // false: the recipe's sequence_len is that of a run
 };
 
 struct CalibrationText {

@@ -29,11 +29,10 @@ bool is_mount_point(const fs::path& directory) {
 
 // Whether `output` names the target, and not output_dir. What the command line says comes before
 // what a recipe has: a run's own names the directory of that run.
-bool is_named_by_output(const Recipe& recipe) {
-  const auto is_asked = [&](const char* option) {
-    return recipe.options.origin(option) == kCommandLine;
-  };
-  if (recipe.output.empty() || recipe.output_dir.empty()) return !recipe.output.empty();
+bool is_named_by_output(const OptionSet& options) {
+  const auto is_asked = [&](const char* option) { return options.origin(option) == kCommandLine; };
+  const bool has_output = !options.text("output").empty();
+  if (!has_output || options.text("output_dir").empty()) return has_output;
   if (is_asked("output") == is_asked("output_dir")) {
     throw Error(ErrorKind::usage, "both output_dir and output are set", "keep one of them");
   }
@@ -45,7 +44,7 @@ fs::path target_of(const Recipe& recipe, const std::string& command) {
     throw Error(ErrorKind::usage, fmt::format("{} needs an output_dir or an output", command),
                 "output_dir=DIR writes a Hugging Face directory, output=FILE.gguf a GGUF file");
   }
-  return named_path(is_named_by_output(recipe) ? recipe.output : recipe.output_dir);
+  return named_path(output_of(recipe.options));
 }
 
 bool has_gguf_name(const fs::path& path) {
@@ -68,7 +67,7 @@ ModelFormat format_of(const Recipe& recipe, const fs::path& target) {
   }
   // A directory's name may well have a dot: SmolLM2-1.7B.
   const bool named_otherwise = std::ranges::find(kOtherFiles, ending) != std::end(kOtherFiles);
-  if (recipe.format == "auto" && is_named_by_output(recipe) && named_otherwise) {
+  if (recipe.format == "auto" && is_named_by_output(recipe.options) && named_otherwise) {
     throw Error(
         ErrorKind::usage,
         fmt::format("{} has the name of a file, and a directory would be written", target.string()),
@@ -109,6 +108,10 @@ const char* kind_of(const fs::file_status& status) {
 }
 
 }  // namespace
+
+std::string output_of(const OptionSet& options) {
+  return options.text(is_named_by_output(options) ? "output" : "output_dir");
+}
 
 bool is_gguf_output(const std::string& format, const fs::path& target) {
   return format.starts_with("gguf") || (format == "auto" && has_gguf_name(target));

@@ -28,6 +28,10 @@ bool reads_from(const fs::path& source, const fs::path& directory);
 // Whether an output of that name and format (as recipes have it) is a GGUF file.
 bool is_gguf_output(const std::string& format, const fs::path& target);
 
+// What the recipe's output or output_dir names, that of the command line before that of a recipe;
+// empty where neither does. Throws Error(usage) where both are named at one place.
+std::string output_of(const OptionSet& options);
+
 // Removes a model's file, or of a directory what is a part of a model, and the directory if that
 // was all. Throws Error(generic) where the system refuses.
 void remove_model(const fs::path& path);
@@ -37,10 +41,10 @@ void remove_model(const fs::path& path);
 // destroyed without it, what was written is removed, and nothing else ever is.
 class ModelOutput {
  public:
-  // Throws Error(usage) where neither or both are given; where the model or an adapter is read from
-  // there; where it is the current directory; and where something exists already, unless overwrite
-  // is set and it is nothing but a model. Throws what require_no_writer() throws. `command` is
-  // named in errors. begin() and commit() look once more.
+  // Throws Error(usage) where neither is given, or what output_of() throws; where the model or an
+  // adapter is read from there; where it is the current directory; and where something exists
+  // already, unless overwrite is set and it is nothing but a model. Throws what require_no_writer()
+  // throws. `command` is named in errors. begin() and commit() look once more.
   ModelOutput(const Recipe& recipe, const std::string& command);
 
   ModelFormat format() const { return format_; }

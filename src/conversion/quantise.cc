@@ -95,9 +95,12 @@ std::string rest_storage(const Recipe& recipe, const ModelFiles& base) {
 
 CalibrationSize calibration_size(const Recipe& recipe, const ModelConfig& config) {
   // With a run that is to fit, sequence_len is the run's.
-  const bool given = recipe.options.was_set("sequence_len") && !rate_fits_a_run(recipe);
+  const bool is_own = !rate_fits_a_run(recipe);
   return {recipe.options.integer("calibration_sequences"),
-          given ? recipe.sequence_len : std::min(kCalibrationLength, config.longest_sequence())};
+          is_own && recipe.options.was_set("sequence_len")
+              ? recipe.sequence_len
+              : std::min(kCalibrationLength, config.longest_sequence()),
+          is_own};
 }
 
 Recipe calibrating(const Recipe& recipe) {

@@ -109,11 +109,9 @@ std::vector<StageLimit> limits_of(const RanksPlan& plan, const std::vector<int64
 }  // namespace
 
 bool mixes_gguf_types(const OptionSet& options) {
-  const std::string& output = options.text("output");
-  const fs::path target = output.empty() ? options.text("output_dir") : output;
   // Storage may be a method's, such as qlora's.
   const bool has_storage = options.was_set("storage") && options.text("storage") != "keep";
-  return is_gguf_output(options.text("format"), target) && !has_storage &&
+  return is_gguf_output(options.text("format"), output_of(options)) && !has_storage &&
          (asks_for(options, "bits") || has_memory_budget(options));
 }
 

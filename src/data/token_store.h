@@ -79,6 +79,7 @@ struct TokenFile {
 
   // nullopt where there is no such file or it is incomplete.
   static std::optional<TokenFile> open(const fs::path& path, int64_t vocab_size);
+  // nullopt where the file is incomplete.
   static std::optional<TokenFile> read(MappedFile file, int64_t vocab_size);
 };
 

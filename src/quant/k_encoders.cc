@@ -1,7 +1,6 @@
 // Encoders of k-quants: super-blocks of 256 elements, in groups with a small integer scale each.
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <limits>
 

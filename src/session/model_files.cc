@@ -6,7 +6,7 @@
 #include <unordered_set>
 
 #include "base/file.h"
-#include "base/options.h"
+#include "base/list_text.h"
 #include "base/shell_word.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"

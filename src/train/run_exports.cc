@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/checked.h"
+#include "base/list_text.h"
 #include "base/shell_word.h"
 #include "base/text.h"
 #include "conversion/convert.h"

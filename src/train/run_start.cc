@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/list_text.h"
 #include "base/shell_word.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
@@ -184,6 +185,21 @@ std::optional<std::string> lanes_before(const Recipe& recipe) {
   return std::nullopt;
 }
 
+// Throws Error(usage) where the ranks cannot share the lanes of the run before.
+void require_lanes_of(const Recipe& recipe, int ranks) {
+  try {
+    layout_of(recipe, ranks);
+  } catch (const Error& error) {
+    throw Error(
+        error.kind(),
+        fmt::format("{} is of a run with {}: {}", recipe_before(recipe).string(),
+                    counted(recipe.data_parallel, "lane"), error.what()),
+        fmt::format("start as many ranks as then, or {}",
+                    recipe.resume == "auto" ? "give another output_dir; overwrite=true starts over"
+                                            : "leave resume out"));
+  }
+}
+
 }  // namespace
 
 void refuse_checkpoint(const fs::path& checkpoint, const Recipe& recipe, const Error& error) {
@@ -210,17 +226,12 @@ void refuse_states(const fs::path& checkpoint, const Recipe& recipe, const Error
 
 Recipe with_lanes(Recipe recipe, int ranks) {
   const bool automatic = recipe.options.is_word("data_parallel");
-  const auto before = automatic ? lanes_before(recipe) : std::nullopt;
-  if (before) recipe.data_parallel = *parse_int(*before);
-  try {
-    recipe.data_parallel = layout_of(recipe, ranks).lanes;
-  } catch (const Error& error) {
-    if (!before) throw;
-    throw Error(error.kind(),
-                fmt::format("{} is of a run with {}: {}", recipe_before(recipe).string(),
-                            counted(recipe.data_parallel, "lane"), error.what()),
-                "start as many ranks as then, or give another output_dir; overwrite=true without "
-                "resume starts over");
+  const int64_t own = layout_of(recipe, ranks).lanes;
+  if (const auto before = automatic ? lanes_before(recipe) : std::nullopt) {
+    recipe.data_parallel = *parse_int(*before);
+    require_lanes_of(recipe, ranks);
+  } else {
+    recipe.data_parallel = own;
   }
   if (automatic) {
     recipe.options.set("data_parallel", std::to_string(recipe.data_parallel), "the ranks");

@@ -58,7 +58,9 @@ TEST(CommandOptions, TheTableNamesWhatThereIs) {
       }
     }
     std::vector<std::string> titles = command.tables;
-    titles.insert(titles.end(), command.accepted.begin(), command.accepted.end());
+    for (const Subcommand::Accepted& also : command.accepted) {
+      titles.insert(titles.end(), also.tables.begin(), also.tables.end());
+    }
     for (const std::string& title : titles) {
       EXPECT_TRUE(std::ranges::any_of(
           options.tables(), [&](const OptionTable& table) { return table.title == title; }))

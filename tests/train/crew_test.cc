@@ -199,6 +199,10 @@ TEST(Crew, LanesAreThoseOfWhatCanGoOn) {
     EXPECT_NE(error.find(inherited), std::string::npos) << error;
     EXPECT_EQ(error.find("data_parallel="), std::string::npos) << error;
     EXPECT_EQ(lanes(" overwrite=true"), 2);
+    // What is wrong whatever the lanes are has its own reason.
+    EXPECT_EQ(error_of(ErrorKind::usage, [&] { lanes(" rank_device_memory=1GiB,1GiB,1GiB"); })
+                  .find("rank_device_memory has 3 entries"),
+              0u);
     fs::remove(tiny.path("out") / left);
   }
   // Of a checkpoint that is named: its own, wherever it is and whatever output_dir has.

@@ -163,7 +163,10 @@ TEST_F(SlowData, LargeDataAreKeptAsTokens) {
     int64_t count = 0;
     for (const fs::path& directory : {fs::temp_directory_path(), fs::path("/var/tmp")}) {
       for (const auto& entry : fs::directory_iterator(directory)) {
-        count += entry.path().extension() == ".tokens" ? 1 : 0;
+        count += entry.path().filename().string().starts_with("jackscrew") &&
+                         entry.path().string().find(".tokens") != std::string::npos
+                     ? 1
+                     : 0;
       }
     }
     return count;

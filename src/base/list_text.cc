@@ -1,0 +1,74 @@
+#include "base/list_text.h"
+
+#include <utility>
+
+namespace jackscrew {
+
+namespace {
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+// Follows the braces of a list: what they hold, as in the "{1,2}" of a pattern, is of one item.
+class Braces {
+ public:
+  explicit Braces(std::string_view text) : text_(text) {}
+  // Whether a comma at `i` would separate; called for each place, in order.
+  bool separates_at(size_t i) {
+    if (text_[i] == '{' && text_.find('}', i) != std::string_view::npos) ++open_;
+    if (text_[i] == '}' && open_ > 0) --open_;
+    return text_[i] == ',' && open_ == 0;
+  }
+
+ private:
+  std::string_view text_;
+  size_t open_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::string> list_items(std::string_view text) {
+  text = trim(text);
+  if (text.size() >= 2 && text.front() == '[' && text.back() == ']') {
+    text = trim(text.substr(1, text.size() - 2));
+  }
+  std::vector<std::string> items;
+  if (text.empty()) return items;
+  std::string item;
+  Braces braces(text);
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text.substr(i).starts_with("\\,")) {
+      item += text[++i];
+    } else if (braces.separates_at(i)) {
+      items.emplace_back(trim(std::exchange(item, {})));
+    } else {
+      item += text[i];
+    }
+  }
+  items.emplace_back(trim(item));
+  return items;
+}
+
+std::string list_item(std::string_view text) {
+  std::string out;
+  Braces braces(text);
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (braces.separates_at(i)) out += '\\';
+    out += text[i];
+  }
+  return out;
+}
+
+std::string list_text(std::span<const std::string> items) {
+  std::string out;
+  for (const std::string& item : items) {
+    if (!out.empty()) out += ',';
+    out += list_item(item);
+  }
+  return out;
+}
+
+}  // namespace jackscrew

@@ -15,7 +15,7 @@ struct Context {
   StepScalars* scalars;   // in device memory; null on the plan device
   bool training = false;  // false: evaluation and generation, where nothing is dropped out
   RowCount rows = {};     // of the tokens, or at the loss head of the targets
-  // Of the step: no gradient is formed after its own.
+  // Whether backward adds the step's last share of each gradient, which is then complete.
   bool is_last_micro_batch = false;
   // Called with 1 after every block, forward and backward. May be null.
   const ProgressCallback* block_passed = nullptr;

@@ -76,9 +76,9 @@ struct LearnerContext {
   // Writes a weight's values from before its storage rounded them, f32 [rows, cols]: the first
   // values of a master.
   std::function<void(const Weight&, const Tensor&)> original = {};
-  Arena* shared_gradients = nullptr;  // see GradientBuffer
-  // How many sums of lanes wait at once (optim/lane_sums.h) beside each gradient, and beside each
-  // window.
+  Arena* shared_gradients = nullptr;  // see GradientBuffer; FusedLearner sets it for its slots
+  // How many sums of lanes wait at once (waiting_lane_sums() of parallel/lanes.h) beside each
+  // gradient, and beside each window.
   int64_t lane_sums = 0, window_lane_sums = 0;
   SumOverStages sum_over_stages = [](const std::function<double(double)>& add) { return add(0.0); };
   // Whether another stage holds the weight as well, and adds what is measured of it to such sums.

@@ -34,11 +34,11 @@ class LoraLearner : public Learner {
       return std::make_unique<DoraSlot>(context, weight, settings_, *shape);
     }
     if (settings_.start() == LoraStart::pissa && context.training) {
-      return std::make_unique<PissaSlot>(context, weight, settings_, *shape, loss_);
+      return std::make_unique<PissaSlot>(context, weight, settings_, *shape, squares_);
     }
     auto slot = std::make_unique<LoraSlot>(context, weight, settings_, *shape);
     if (settings_.start() == LoraStart::loftq && context.training) {
-      begin_by_loftq(context, weight, slot->factors(), loss_);
+      begin_by_loftq(context, weight, slot->factors(), squares_);
     }
     return slot;
   }
@@ -47,10 +47,10 @@ class LoraLearner : public Learner {
 
   void begin_run(int64_t) override {
     if (settings_.start() == LoraStart::standard || plans_only_) return;
-    for (double* sum : {&loss_.weights, &loss_.rounding_error, &loss_.residual}) {
+    for (double* sum : {&squares_.weights, &squares_.rounding_error, &squares_.residual}) {
       *sum = sum_over_stages_([&](double before) { return before + *sum; });
     }
-    if (settings_.start() != LoraStart::loftq || loss_.rounding_error > 0.0) return;
+    if (settings_.start() != LoraStart::loftq || squares_.rounding_error > 0.0) return;
     throw Error(ErrorKind::usage, "lora_init=loftq: rounding has taken nothing from the weights",
                 "they are stored as exactly as their model has them: leave lora_init out");
   }
@@ -58,15 +58,15 @@ class LoraLearner : public Learner {
   LearnerNotes notes() const override {
     LearnerNotes notes;
     if (settings_.start() == LoraStart::standard) return notes;
-    if (loss_.rounding_error == 0.0) {
+    if (squares_.rounding_error == 0.0) {
       notes.lines.push_back("adapters begin as the principal parts of their weights (pissa)");
       return notes;
     }
-    notes.lines.push_back(
-        fmt::format("begun by {}: rounding moved the weights by {:.2f}%, {:.2f}% with the adapters "
-                    "({:.1f}% of its square recovered)",
-                    settings_.start_name(), share(loss_.rounding_error), share(loss_.residual),
-                    100.0 * (1.0 - loss_.residual / loss_.rounding_error)));
+    notes.lines.push_back(fmt::format(
+        "begun by {}: rounding moved the weights by {:.2f}%, {:.2f}% with the adapters "
+        "({:.1f}% of its square recovered)",
+        settings_.start_name(), share(squares_.rounding_error), share(squares_.residual),
+        100.0 * (1.0 - squares_.residual / squares_.rounding_error)));
     return notes;
   }
 
@@ -77,10 +77,10 @@ class LoraLearner : public Learner {
 
  private:
   // sqrt(square) in per cent of the norm of the weights.
-  double share(double square) const { return 100.0 * std::sqrt(square / loss_.weights); }
+  double share(double square) const { return 100.0 * std::sqrt(square / squares_.weights); }
 
   LoraSettings settings_;
-  RoundingLoss loss_;
+  RoundingSquares squares_;
   SumOverStages sum_over_stages_;
   bool plans_only_ = true;
 };

@@ -77,22 +77,23 @@ Tensor matrix_like(Context& context, const Weight& weight) {
 }  // namespace
 
 void begin_by_loftq(const LearnerContext& context, const Weight& weight, const LoraFactors& adapter,
-                    RoundingLoss& loss) {
+                    RoundingSquares& squares) {
   Context run = start_context(context);
   const Arena::Frame frame(run.scratch);
   const Tensor values = matrix_like(run, weight);
   context.original(weight, values);
-  loss.weights += squared_norm(run, values);
+  squares.weights += squared_norm(run, values);
   subtract_stored(run, weight, values);
   const double rounding_error = squared_norm(run, values);
   const double recovered = low_rank_factors(run, values, adapter.scale, context.seed,
                                             name_hash(weight.name().c_str()), adapter.a, adapter.b);
-  loss.rounding_error += rounding_error;
-  loss.residual += std::max(0.0, rounding_error - recovered);
+  squares.rounding_error += rounding_error;
+  squares.residual += std::max(0.0, rounding_error - recovered);
 }
 
 void begin_by_pissa(const LearnerContext& context, const Weight& weight, bool original,
-                    const LoraFactors& adapter, const LoraFactors& initial, RoundingLoss& loss) {
+                    const LoraFactors& adapter, const LoraFactors& initial,
+                    RoundingSquares& squares) {
   Context run = start_context(context);
   const Arena::Frame frame(run.scratch);
   const Tensor values = matrix_like(run, weight);
@@ -103,13 +104,13 @@ void begin_by_pissa(const LearnerContext& context, const Weight& weight, bool or
   run.ops.copy(adapter.b, initial.b);
   if (!original) return;
   context.original(weight, values);
-  loss.weights += squared_norm(run, values);
+  squares.weights += squared_norm(run, values);
   subtract_stored(run, weight, values);
-  loss.rounding_error += squared_norm(run, values);
+  squares.rounding_error += squared_norm(run, values);
   add_projection(run, values, adapter);
   add_factors(run, values, adapter, -adapter.scale);
   add_factors(run, values, initial, initial.scale);
-  loss.residual += squared_norm(run, values);
+  squares.residual += squared_norm(run, values);
 }
 
 }  // namespace jackscrew

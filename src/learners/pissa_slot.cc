@@ -7,12 +7,12 @@
 namespace jackscrew {
 
 PissaSlot::PissaSlot(const LearnerContext& context, const Weight& weight,
-                     const LoraSettings& settings, const LoraShape& shape, RoundingLoss& loss)
+                     const LoraSettings& settings, const LoraShape& shape, RoundingSquares& squares)
     : LoraSlot(context, weight, settings, shape),
       initial_a_(context.memory, Purpose::adapters, DType::f32, {shape.rank, weight.cols()}),
       initial_b_(context.memory, Purpose::adapters, DType::f32, {weight.rows(), shape.rank}) {
   const LoraFactors initial{initial_a_.view(), initial_b_.view(), shape.scale};
-  begin_by_pissa(context, weight, settings.rounds(), factors(), initial, loss);
+  begin_by_pissa(context, weight, settings.rounds(), factors(), initial, squares);
   Context run{context.ops, context.scratch, context.scalars};
   add_scaled(run.ops, initial.b, initial.b, -2.0);  // from B₀ to -B₀, exactly
 }

@@ -10,7 +10,7 @@ namespace jackscrew {
 class PissaSlot : public LoraSlot {
  public:
   PissaSlot(const LearnerContext& context, const Weight& weight, const LoraSettings& settings,
-            const LoraShape& shape, RoundingLoss& loss);
+            const LoraShape& shape, RoundingSquares& squares);
 
   void forward(Context& context, const Operand& operand, const Tensor& y,
                Accumulate accumulate) override;

@@ -94,8 +94,8 @@ class Stage {
   // loss() of a batch that has targets.
   void loss_of_targets(Context& context, const Batch& batch, const Tensor& hidden,
                        const Tensor* d) const;
-  // The same for targets [begin, end) of the batch; writes their losses. `head` is the head's
-  // weight made ready, or empty.
+  // loss() of targets [begin, end) of the batch; writes their losses. `head` is the head's weight
+  // made ready, or empty.
   void loss_chunk(const Context& context, const Batch& batch, int64_t begin, int64_t end,
                   const Tensor& head, const Tensor& hidden, const Tensor& losses,
                   const Tensor* d) const;

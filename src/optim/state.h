@@ -45,7 +45,7 @@ struct StateRef {
   // a checkpoint links it instead of writing them. On the plan device no file of that name exists.
   fs::path file = {};
   int64_t elements = 0;                // of the role `stored`
-  std::vector<Tensor> lane_sums = {};  // of a gradient or a window: where they wait (lane_sums.h)
+  std::vector<Tensor> lane_sums = {};  // of a gradient or a window: where they wait
   // Of a window: where what it held before the step waits; empty if no step has several lanes.
   Tensor before_step = {};
   // For a constant: an adapter has it joined to the end of the parameter of that name, along that

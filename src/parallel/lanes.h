@@ -4,6 +4,8 @@
 // two of lanes and the sums of the ranks are then added in such a tree.
 #pragma once
 
+#include <bit>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,14 @@
 
 namespace jackscrew {
 
+// The most sums that wait at once where one place works through so many lanes: they are sums of 1,
+// 2, 4 ... lanes, no two of the same number.
+inline int64_t waiting_lane_sums(int64_t lanes) {
+  return lanes <= 1 ? 0 : static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(lanes))) - 1;
+}
+
+// Where one place works through several lanes, the sums of those that have ended wait beside the
+// gradient of the one that runs.
 class LaneSums {
  public:
   // From now on sums these gradients and windows, using StateRef::lane_sums for sums that wait.

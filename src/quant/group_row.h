@@ -73,7 +73,8 @@ struct GroupRounding {
   uint64_t block;  // the first of the group's random numbers, in blocks of 64
 };
 
-// The same with code(i), or code(i, uniform) for a random number in [0, 1) of each element.
+// As put_bytes(), but of code(i), or where stochastic code(i, uniform), random in [0, 1) for each
+// i.
 template <class Team, class Byte, class Code>
 JACKSCREW_ROW void put_rounded(const Team& team, const GroupRounding& rounding, int64_t count,
                                Byte* to, const Code& code) {

@@ -63,7 +63,7 @@ std::vector<int64_t> equal_groups(int64_t cols, int64_t size);
 PackedLayout packed_layout(const std::vector<std::pair<int64_t, int64_t>>& sizes_and_bits,
                            PackedScale scale, PackedZero zero, bool permuted);
 
-// The same with codes of as many bits in all groups.
+// Groups of the given sizes, all with codes of `bits` bits.
 PackedLayout packed_layout(const std::vector<int64_t>& sizes, int64_t bits, PackedScale scale,
                            PackedZero zero, bool permuted);
 

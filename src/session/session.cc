@@ -12,7 +12,6 @@
 #include "learners/fused.h"
 #include "learners/product_parameter_slot.h"
 #include "optim/finite.h"
-#include "optim/lane_sums.h"
 #include "parallel/schedule.h"
 #include "session/stage_loader.h"
 #include "tensor/file_backing.h"
@@ -227,25 +226,29 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
   StageLoader loader(recipe, files, original ? &*original : nullptr, *learner_, *ops_,
                      std::move(staging), loaded);
   if (sizes_) loader.check_tied();
+  const int64_t lane_sums = waiting_lane_sums(layout.lanes_of_replica());
   const LearnerContext slots{
-      *memory_,
-      disk_ ? *disk_ : *host_,
-      scratch_,
-      static_cast<StepScalars*>(scalars_.view().raw()),
-      *ops_,
-      *optimizer_,
-      seed_,
-      use_.training,
-      [&](const Weight& weight, const Tensor& out) { loader.read_original(weight, out); },
-      nullptr,
-      waiting_lane_sums(layout.lanes_of_replica()),
-      waiting_lane_sums(layout.lanes_of_replica()) + (layout.lanes > 1 ? 1 : 0),
-      [this](const std::function<double(double)>& add) { return peers_->sum_over_stages(add); },
-      [this](const WeightSpec& weight) { return is_measured_elsewhere(weight); },
-      [&](const std::string& text) {
-        return make_tokenizer(recipe.tokenizer, files).encode(text, false);
-      },
-      recipe.learning_rate};
+      .memory = *memory_,
+      .masters = disk_ ? *disk_ : *host_,
+      .scratch = scratch_,
+      .scalars = static_cast<StepScalars*>(scalars_.view().raw()),
+      .ops = *ops_,
+      .optimizer = *optimizer_,
+      .seed = seed_,
+      .training = use_.training,
+      .original = [&](const Weight& weight,
+                      const Tensor& out) { loader.read_original(weight, out); },
+      .lane_sums = lane_sums,
+      .window_lane_sums = lane_sums + (layout.lanes > 1 ? 1 : 0),
+      .sum_over_stages =
+          [this](const std::function<double(double)>& add) { return peers_->sum_over_stages(add); },
+      .is_measured_elsewhere =
+          [this](const WeightSpec& weight) { return is_measured_elsewhere(weight); },
+      .encode =
+          [&](const std::string& text) {
+            return make_tokenizer(recipe.tokenizer, files).encode(text, false);
+          },
+      .learning_rate = recipe.learning_rate};
   const StageSpec whole = StageSpec::whole(files.config);
   const std::vector<WeightSpec> learnable = learnable_of(files.config, whole, *arithmetic_);
   if (use_.training) {

@@ -207,7 +207,8 @@ class Session {
   int64_t virtual_tokens() const { return learner_->virtual_tokens(); }
 
  private:
-  // The plan device when `plan` is null: arenas measure, and nothing is read.
+  // Without a `plan`, on the plan device: arenas measure how much they need. With one and
+  // `plans_only`, on the plan device with the arenas of the plan; without `plans_only`, the run.
   Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
           const SessionPlan* plan, bool plans_only, bool recompute, const SessionHooks& hooks = {});
   static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
@@ -222,7 +223,7 @@ class Session {
   Traffic rehearse_work();
   void begin_accumulation(const StepBatch& batch, double learning_rate, int64_t step);
   void accumulate_whole(Context& run, const StepBatch& batch);
-  // The same for a step that is cut into lanes, or a model that is cut into stages.
+  // Accumulates a step that is cut into lanes, or of a model that is cut into stages.
   void accumulate_parts(Context& run, const StepBatch& batch);
   // Forward through this stage with nothing kept for backward; receives from the stage before and
   // sends to the one after.

@@ -69,7 +69,7 @@ class Trainer {
     if (first > 0) say(fmt::format("resuming from {} at step {}", checkpoint_.string(), first));
     claim_->keep();
     const fs::path output = claim_->path();
-    // Of a run that this one replaces: its own would be mistaken for a continuation of them.
+    // Those of a run that this one replaces would look like its own.
     if (first == 0) remove_checkpoints_after(output, -1);
     log_.emplace(RunLog::Run{recipe_, console_, files_, tokenizer_, data_, *sampler_, schedule_,
                              plan_, *crew_},
@@ -90,7 +90,7 @@ class Trainer {
       answer_samples(all_samples(data_), 0, log_->events());  // nothing depends on them
     } else if (pace_.evaluates_after(first) && watch_.last_evaluated() < first) {
       evaluate_now(first);
-      // It may be the best one, and its checkpoint lie elsewhere.
+      // If it is the best, its checkpoint must be here: the run may go on from another directory.
       const bool is_here = fs::exists(checkpoint_path(output, first));
       if (!is_here && must_save(first, false, take_save_request())) try_to_save(first);
     }

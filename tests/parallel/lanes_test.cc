@@ -6,7 +6,6 @@
 #include <bit>
 #include <thread>
 
-#include "optim/lane_sums.h"
 #include "parallel/peers.h"
 #include "tests/support/test_ops.h"
 

@@ -46,6 +46,33 @@ ModelFiles open_original(const std::string& model) {
   return files;
 }
 
+// cuDNN's attention takes nothing else.
+void require_bf16_for_cudnn(const Recipe& recipe, const Arithmetic& arithmetic, const Ops& ops,
+                            const Device& device) {
+  if (recipe.attention != AttentionLibrary::cudnn ||
+      ActivationTypes::of(arithmetic, ops).attention == DType::bf16) {
+    return;
+  }
+  throw Error(ErrorKind::usage,
+              fmt::format("attention=cudnn takes tensors of bf16, which a run on {} with "
+                          "product={}{} does not have",
+                          device.name(), arithmetic.product().name(),
+                          recipe.product_exclude.empty() ? "" : " and product_exclude"),
+              "set device=cuda:0 product=bf16 without product_exclude, or leave attention=own");
+}
+
+// Whether frozen weights stay in the map of their file, as far as they can.
+bool maps_weights(const Recipe& recipe, bool training, const Device& device) {
+  const bool is_asked = recipe.weights == WeightPlace::mmap;
+  if (is_asked && !device.shares_host_memory()) {
+    throw Error(ErrorKind::usage,
+                fmt::format("weights=mmap, but {} reads memory of its own", device.name()),
+                "leave weights=auto, or set device=cpu");
+  }
+  const bool is_wanted = is_asked || (recipe.weights == WeightPlace::automatic && !training);
+  return is_wanted && device.shares_host_memory();
+}
+
 }  // namespace
 
 std::unique_ptr<Device> open_device(const Recipe& recipe) {
@@ -98,16 +125,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   const StageSpec whole = StageSpec::whole(files.config);  // so that all ranks have one arithmetic
   arithmetic_.emplace(find_product(recipe.product).make(recipe.options, *ops_),
                       recipe.product_exclude, linears_of(files.config, whole));
-  if (recipe.attention == AttentionLibrary::cudnn &&
-      ActivationTypes::of(*arithmetic_, *ops_).attention != DType::bf16) {
-    throw Error(
-        ErrorKind::usage,
-        fmt::format("attention=cudnn takes tensors of bf16, which a run on {} with product={}{} "
-                    "does not have",
-                    device_->name(), product().name(),
-                    recipe.product_exclude.empty() ? "" : " and product_exclude"),
-        "set device=cuda:0 product=bf16 without product_exclude, or leave attention=own");
-  }
+  require_bf16_for_cudnn(recipe, *arithmetic_, *ops_, *device_);
   scratch_ = make_arena(Purpose::workspace, &ArenaSizes::scratch);
   const Layout& layout = use.place.layout;
   const int64_t micro_batches = layout.lanes_of_replica() * recipe.gradient_accumulation_steps;
@@ -262,14 +280,7 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
                    [&](const WeightSpec& weight) { return loader.format(weight); },
                    [&](Weight& weight) { loader.fill(weight); },
                    use_.max_positions};
-  if (recipe.weights == WeightPlace::mmap && !device_->shares_host_memory()) {
-    throw Error(ErrorKind::usage,
-                fmt::format("weights=mmap, but {} reads memory of its own", device_->name()),
-                "leave weights=auto, or set device=cpu");
-  }
-  const bool wanted = recipe.weights == WeightPlace::mmap ||
-                      (recipe.weights == WeightPlace::automatic && !use_.training);
-  if (wanted && device_->shares_host_memory()) {
+  if (maps_weights(recipe, use_.training, *device_)) {
     source_ = files.source;
     build.mapped = [&](const WeightSpec& weight, const Format& format) {
       return loader.mapped(weight, format);

@@ -1,5 +1,6 @@
 // The step of a session that is cut into lanes or holds one stage of a model: it adds the same sums
-// in the same order as one rank that does everything.
+// in the same order as one rank that does everything. And what any session computes without
+// learning, whose stage may be one of several.
 #include <cstddef>
 
 #include "base/map_guard.h"

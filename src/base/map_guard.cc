@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -127,9 +128,12 @@ void unguard_map(const void* data) {
 void check_map(const void* data, ErrorKind kind) {
   if (lost_maps.load(std::memory_order_relaxed) == 0) return;
   const std::lock_guard lock(mutex);
-  const auto found = known_maps().find(data);
-  if (found == known_maps().end()) return;
-  if (guarded[found->second.slot].lost.load()) fail_lost(found->second.path, kind);
+  const auto behind = known_maps().upper_bound(data);
+  if (behind == known_maps().begin()) return;
+  const auto& [begin, known] = *std::prev(behind);
+  const size_t offset = reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(begin);
+  const GuardedMap& map = guarded[known.slot];
+  if (offset < map.size.load() && map.lost.load()) fail_lost(known.path, kind);
 }
 
 void check_maps() {

@@ -143,8 +143,10 @@ int64_t MergedSource::most_bytes() const {
   for (const auto& [name, merged] : merged_) {
     const WeightSpec& spec = merged.spec;
     const Tensor panels(nullptr, DType::f32, {2, panel_rows(spec), spec.cols});
-    most = std::max(most,
-                    booked_bytes(stored_bytes(spec, stored(spec))) + booked_bytes(panels.bytes()));
+    const int64_t sums =
+        merged.is_simple() ? 0 : panel_rows(spec) * spec.cols * int64_t{sizeof(double)};
+    most = std::max(
+        most, booked_bytes(stored_bytes(spec, stored(spec))) + booked_bytes(panels.bytes()) + sums);
   }
   return checked_add(values, most);
 }
@@ -168,8 +170,7 @@ Tensor MergedSource::rows(const Merged& merged, int64_t begin, int64_t end) cons
   const Tensor panels = panels_.view().reshaped({2 * step, merged.spec.cols});
   const Tensor out = panels.rows(0, count);
   open_->rows.decode(begin, end, out);
-  const bool simple = merged.parts.size() == 1 && merged.parts[0].weight == 1.0;
-  if (simple) {
+  if (merged.is_simple()) {
     merged.parts[0].merge(*ops_, begin, out);
     return out;
   }

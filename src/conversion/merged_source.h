@@ -50,6 +50,9 @@ class MergedSource : public WeightSource {
     double weight;
   };
   struct Merged {
+    // One adapter, as a whole: its merge needs no sum in f64.
+    bool is_simple() const { return parts.size() == 1 && parts[0].weight == 1.0; }
+
     WeightSpec spec;
     std::vector<AdapterMerge> parts;
     StoredTensor tensor;

@@ -29,7 +29,7 @@ struct MicroBatch {
   int64_t tokens() const { return static_cast<int64_t>(ids.size()); }
   TargetRows target_rows() const;
   // Appends a sequence, preceded by `virtual_tokens` tokens of id 0 that are never targets. Throws
-  // Error(data) when the example is empty or the micro batch would exceed 2^31 tokens.
+  // Error(data) when the example is empty, Error(generic) beyond 2^31 tokens.
   void append(const Example& example, int64_t virtual_tokens = 0);
 };
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/encode_records.h"
+#include "text/jinja/value.h"
 #include "text/tokenizer/tokenizer_json.h"
 
 namespace jackscrew {
@@ -44,6 +45,24 @@ struct TextsOf {
   void operator()(const TextRecord& record) const { use(record.text); }
   void operator()(const DocumentRecord& record) const { use(record.text); }
 };
+
+// What decides on a record's tokens beside its texts: tools and their calls, and which answers are
+// context only. Empty where it has nothing of that.
+std::string beside_texts(const Record& record) {
+  std::string out;
+  const auto* conversation = std::get_if<ConversationRecord>(&record);
+  if (conversation == nullptr) return out;
+  const auto add = [&](const std::string& name, const jinja::Value& value) {
+    out += fmt::format("{}: {}\n", name, jinja::to_json(value, {}));
+  };
+  if (!conversation->tools.is_none()) add("tools", conversation->tools);
+  for (size_t i = 0; i < conversation->messages.size(); ++i) {
+    const Message& message = conversation->messages[i];
+    for (const auto& [name, value] : message.fields) add(fmt::format("{} {}", i, name), value);
+    if (message.role == "assistant" && !message.trained) out += fmt::format("{} context\n", i);
+  }
+  return out;
+}
 
 // Visits the counts of DatasetStats by their names in files.
 template <typename Stats, typename Use>
@@ -148,6 +167,7 @@ void DatasetBuilder::count_text(const Record& record) {
     text_crc_.add(text);
   };
   std::visit(TextsOf<decltype(count)>{count}, record);
+  text_crc_.add(beside_texts(record));
 }
 
 bool DatasetBuilder::add(const Example& example) {

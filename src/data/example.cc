@@ -120,7 +120,10 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
     note_other_bytes(tokenizer, document.text, example.notes);
   }
   example.notes.empty = has_empty_text(record) ? 1 : 0;
-  if (options.train_on_inputs) std::fill(example.train.begin(), example.train.end(), uint8_t{1});
+  if (options.train_on_inputs) {
+    std::fill(example.train.begin(), example.train.end(), uint8_t{1});
+    example.notes.untrainable = 0;
+  }
   return example;
 }
 

@@ -329,6 +329,7 @@ ConversationRecord instruction(const RecordJson& record, const RecordFields& fie
     if (!input.empty()) question += "\n\n" + input;
   }
   ConversationRecord out;
+  out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
   add_history(record, place, out.messages);
   out.messages.push_back({"user", std::move(question)});
   out.messages.push_back({"assistant", required(record, output_key, place)});
@@ -353,8 +354,8 @@ void refuse_two_kinds(const RecordJson& record, const RecordFields& fields,
 // Two texts, or TRL's two lists of messages, of which the first is context only.
 Record completion(const RecordJson& record, const RecordFields& fields, const std::string& place) {
   ConversationRecord out;
+  out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
   if (record["prompt"].is_array()) {
-    out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
     add_messages(record, "prompt", fields, place, out.messages);
     for (Message& message : out.messages) message.trained = false;
     add_messages(record, "completion", fields, place, out.messages);
@@ -363,7 +364,7 @@ Record completion(const RecordJson& record, const RecordFields& fields, const st
     CompletionRecord pair{required(record, "prompt", place), required(record, "completion", place)};
     out.messages = {{"user", pair.prompt}, {"assistant", pair.completion}};
     add_system(record, fields, place, out.messages);
-    if (out.messages.size() == 2) return pair;
+    if (out.messages.size() == 2 && out.tools.is_none()) return pair;
   }
   return out;
 }

@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/half.h"
+#include "base/map_guard.h"
 #include "formats/checkpoint.h"
 #include "formats/json_text.h"
 #include "formats/peft_lora.h"
@@ -136,6 +137,7 @@ PeftAdapter read_peft_adapter(const fs::path& directory) {
     adapter.tensors.push_back(read_array(entry, type.prefix, where));
   }
   if (adapter.tensors.empty()) fail(ErrorKind::model, "{}: no tensors", where);
+  check_map(file.entries().front().bytes.data());
   std::sort(adapter.tensors.begin(), adapter.tensors.end(),
             [](const NamedArray& a, const NamedArray& b) { return a.name < b.name; });
   type.read_tensors(where, adapter);

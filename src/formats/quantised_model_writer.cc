@@ -11,7 +11,7 @@ std::vector<SafetensorsSpec> specs_of_model(const std::vector<ModelTensor>& tens
   std::vector<SafetensorsSpec> specs;
   for (const auto& [weight, format] : tensors) {
     if (format == nullptr) {
-      for (SafetensorsSpec& spec : coded(weight)) specs.push_back(std::move(spec));
+      append_joined(coded(weight), specs);
     } else {
       std::vector<int64_t> shape = {weight.rows, weight.cols};
       if (weight.is_vector()) shape.erase(shape.begin());

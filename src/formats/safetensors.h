@@ -58,9 +58,15 @@ struct SafetensorsSpec {
   std::string name;
   std::string dtype;
   std::vector<int64_t> shape;
+  // Whether it stays in the file of the tensor before it: readers of a quantised weight want all of
+  // its tensors in one.
+  bool joins_previous = false;
 };
 
-// The same with its bytes.
+// Appends the tensors of one weight, joined.
+void append_joined(std::vector<SafetensorsSpec> parts, std::vector<SafetensorsSpec>& specs);
+
+// A tensor with its bytes.
 struct TensorBytes {
   SafetensorsSpec spec;
   std::vector<uint8_t> bytes;
@@ -103,9 +109,9 @@ class SafetensorsWriter {
 
 // Writes the weights of a model directory: `model.safetensors` when they fit into
 // `max_shard_bytes`, otherwise `model-0000i-of-0000N.safetensors` with
-// `model.safetensors.index.json`. A tensor larger than a shard gets one of its own. Rules and
-// errors are those of SafetensorsWriter. Files of another model in the directory are left alone:
-// write into a fresh one.
+// `model.safetensors.index.json`. Tensors that are joined and larger than a shard get one of their
+// own. Rules and errors are those of SafetensorsWriter. Files of another model in the directory are
+// left alone: write into a fresh one.
 class ShardedSafetensorsWriter {
  public:
   static constexpr int64_t kDefaultShardBytes = 5'000'000'000;

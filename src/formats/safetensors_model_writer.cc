@@ -50,7 +50,7 @@ std::vector<SafetensorsSpec> safetensors_specs(const std::vector<ModelTensor>& t
   std::vector<SafetensorsSpec> specs;
   for (const ModelTensor& tensor : tensors) {
     if (tensor.format == &nf4_format()) {
-      for (SafetensorsSpec& spec : packed_specs(tensor, dtype)) specs.push_back(std::move(spec));
+      append_joined(packed_specs(tensor, dtype), specs);
     } else {
       specs.push_back(safetensors_spec(tensor));
     }

@@ -102,6 +102,13 @@ void SafetensorsWriter::close() {
   file_.close();
 }
 
+void append_joined(std::vector<SafetensorsSpec> parts, std::vector<SafetensorsSpec>& specs) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i].joins_previous = i > 0;
+    specs.push_back(std::move(parts[i]));
+  }
+}
+
 ShardedSafetensorsWriter::ShardedSafetensorsWriter(const fs::path& directory,
                                                    std::vector<SafetensorsSpec> tensors,
                                                    int64_t max_shard_bytes,
@@ -123,14 +130,19 @@ std::vector<ShardedSafetensorsWriter::Shard> ShardedSafetensorsWriter::cut(
     std::vector<SafetensorsSpec> tensors, int64_t max_shard_bytes) {
   std::vector<Shard> shards(1);
   int64_t shard_bytes = 0;
-  for (SafetensorsSpec& spec : tensors) {
-    const int64_t bytes = spec_bytes(spec);
+  for (size_t begin = 0, end = 0; begin < tensors.size(); begin = end) {
+    int64_t bytes = spec_bytes(tensors[begin]);
+    for (end = begin + 1; end < tensors.size() && tensors[end].joins_previous; ++end) {
+      bytes = checked_add(bytes, spec_bytes(tensors[end]));
+    }
     if (!shards.back().tensors.empty() && checked_add(shard_bytes, bytes) > max_shard_bytes) {
       shards.emplace_back();
       shard_bytes = 0;
     }
     shard_bytes = checked_add(shard_bytes, bytes);
-    shards.back().tensors.push_back(std::move(spec));
+    for (size_t i = begin; i < end; ++i) {
+      shards.back().tensors.push_back(std::move(tensors[i]));
+    }
   }
   for (size_t i = 0; i < shards.size(); ++i) {
     shards[i].file = shards.size() == 1

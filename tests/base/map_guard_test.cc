@@ -57,6 +57,8 @@ TEST_F(MapGuards, AFileCutShortReadsAsZerosAndSaysSo) {
   expect_message(ErrorKind::model, message, [&] { check_map(data); });
   expect_message(ErrorKind::model, message, [&] { check_maps(); });
   expect_message(ErrorKind::data, message, [&] { check_map(data, ErrorKind::data); });
+  expect_message(ErrorKind::model, message, [&] { check_map(data + 100); });
+  check_map(data + kSize);  // not of this map
   expect_message(ErrorKind::model, message, [&] { file.release(0, 4096); });
 }
 

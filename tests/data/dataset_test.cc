@@ -83,6 +83,28 @@ TEST_F(DatasetTest, JsonArrayAndMessageWeights) {
   EXPECT_EQ(trained_text(tokenizer_, data.example(0)), "yes<|im_end|>");
 }
 
+// What a run notices of data that are others than before. Texts alone have the fingerprint that
+// they always had.
+TEST_F(DatasetTest, TheFingerprintIsOfCallsAndWeightsToo) {
+  const auto of = [&](const std::string& answer) {
+    return read("d.jsonl",
+                R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", )" +
+                    answer + "}, {\"role\": \"assistant\", \"content\": \"end\"}]}\n",
+                options(100))
+        .fingerprint();
+  };
+  const auto call = [](const char* argument) {
+    return std::string(R"("content": "c", "tool_calls": [{"type": "function", "function": )"
+                       R"({"name": "f", "arguments": {"x": )") +
+           argument + "}}}]";
+  };
+  const std::string plain = of(R"("content": "c")");
+  EXPECT_EQ(of(R"("content": "c", "train": true)"), plain);
+  EXPECT_NE(of(R"("content": "c", "train": false)"), plain);
+  EXPECT_NE(of(call("1")), plain);
+  EXPECT_NE(of(call("1")), of(call("2")));
+}
+
 TEST_F(DatasetTest, TruncatesDropsAndCounts) {
   const std::string text =
       R"({"prompt": "short", "completion": "ok"})"

@@ -77,6 +77,16 @@ TEST(Tools, RecordsAreRenderedAsTransformersRendersThem) {
   EXPECT_GE(with_calls, 4);
 }
 
+TEST(Tools, BesideAnInstructionOrAPrompt) {
+  for (const char* record : {R"({"tools": [{"name": "now"}], "instruction": "q", "output": "a"})",
+                             R"({"tools": [{"name": "now"}], "prompt": "q", "completion": "a"})"}) {
+    EXPECT_EQ(rendered(own_format("{{ tools[0].name }}{% for m in messages %} {{ m.content }}"
+                                  "{% endfor %}"),
+                       parse(Json::parse(record))),
+              "now q a");
+  }
+}
+
 TEST(Tools, OfShareGpt) {
   const ConversationRecord record = parse(Json::parse(R"({"tools": "[{\"name\": \"now\"}]",
     "conversations": [

@@ -225,6 +225,23 @@ TEST_F(Sharded, WritesShardsWithAnIndex) {
   }
 }
 
+// Codes and what decodes them: readers look for all of a weight in one file.
+TEST_F(Sharded, KeepsTensorsOfAWeightTogether) {
+  std::vector<SafetensorsSpec> specs = {{"first", "U8", {5}}};
+  append_joined({{"w", "U8", {4}}, {"w.absmax", "U8", {2}}}, specs);
+  append_joined({{"v", "U8", {9}}, {"v.absmax", "U8", {2}}}, specs);
+  fs::create_directory(directory_ / "joined");
+  ShardedSafetensorsWriter writer(directory_ / "joined", specs, 8);
+  for (const SafetensorsSpec& spec : specs) writer.write(spec.name, pattern(spec.shape[0]));
+  writer.close();
+  const json index = json::parse(slurp(directory_ / "joined/model.safetensors.index.json"));
+  EXPECT_EQ(index["weight_map"], (json{{"first", "model-00001-of-00003.safetensors"},
+                                       {"w", "model-00002-of-00003.safetensors"},
+                                       {"w.absmax", "model-00002-of-00003.safetensors"},
+                                       {"v", "model-00003-of-00003.safetensors"},
+                                       {"v.absmax", "model-00003-of-00003.safetensors"}}));
+}
+
 TEST_F(Sharded, BytesAreKnownBefore) {
   uintmax_t bytes = 0;
   for (const auto& entry : fs::directory_iterator(directory_)) bytes += entry.file_size();

@@ -9,12 +9,7 @@ from peft.optimizers import create_loraplus_optimizer
 from safetensors.torch import load_file, save_file
 
 import golden
-from parity_rig import TEXTS, Rig, as_batch, error, text_loss, worse
-
-# AdamW divides gradients by their size: with an epsilon near 0, one that is nearly 0 moves its weight
-# by a full step in a direction that rounding decides, and in one model of hundreds the loss shows it.
-# This one is far below most gradients here and far above their rounding.
-ADAM_EPSILON = 1e-4
+from parity_rig import ADAM_EPSILON, TEXTS, Rig, as_batch, error, text_loss, worse
 
 
 def check_adapters(rig: Rig) -> None:

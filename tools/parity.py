@@ -36,7 +36,7 @@ from adapter_parity import check_adapters, check_pissa, check_prompt
 from conversion_parity import check_conversions
 from galore_parity import check_galore
 from hostile_text import hostile_text
-from parity_rig import TEXTS, Failure, Rig, as_batch, error, text_loss, worse
+from parity_rig import ADAM_EPSILON, TEXTS, Failure, Rig, as_batch, error, text_loss, worse
 from product_parity import check_products
 from quantised_parity import check_quantised
 from state_parity import check_states
@@ -137,11 +137,13 @@ class Parity(Rig):
 
     def tiny_training(self, name: str, directory: Path, model: torch.nn.Module) -> None:
         """Ten steps; every step sees every record, so that the order of records does not matter."""
-        steps = self.ten_steps(directory, directory / "trained")
+        steps = self.ten_steps(directory, directory / "trained", f"adam_epsilon={ADAM_EPSILON}")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=golden.LEARNING_RATE,
+                                      betas=(0.9, 0.999), eps=ADAM_EPSILON, weight_decay=0)
         with golden.DoublePrecision():
             theirs = golden.train(model, as_batch(self.program.tokens(directory, self.records)),
-                                  weight_decay=0.0)
-        self.same_steps(f"tiny.{name}", steps, theirs, loss=1e-4, grad_norm=1e-3, learning_rate=1e-6)
+                                  optimizer=optimizer)
+        self.same_steps(f"tiny.{name}", steps, theirs, loss=1e-5, grad_norm=1e-4, learning_rate=1e-6)
         self.exported(name, directory / "trained", type(model))
 
     def exported(self, name: str, directory: Path, architecture: type) -> None:

@@ -100,9 +100,8 @@ struct RotateToSteps {
     const float* in = from + row * width;
     const float before = scales[row];
     const float best = int4_step(team, in, width);
-    // A step that is not finite is never near: it shows what the row has.
-    const bool keeps = rounding.in_place && best > 0.0f && best < __builtin_inff() &&
-                       __builtin_fabsf(before - best) <= kSticky * best;
+    // No scale is near to a step that is 0 or not finite.
+    const bool keeps = rounding.in_place && __builtin_fabsf(before - best) < kSticky * best;
     const float step = keeps ? before : best;
     team.once([&] { scales[row] = step; });
     const float factor = inverse_step(step, orthonormal_factor(block));

@@ -232,7 +232,9 @@ TEST_F(Sharded, KeepsTensorsOfAWeightTogether) {
   append_joined({{"v", "U8", {9}}, {"v.absmax", "U8", {2}}}, specs);
   fs::create_directory(directory_ / "joined");
   ShardedSafetensorsWriter writer(directory_ / "joined", specs, 8);
-  for (const SafetensorsSpec& spec : specs) writer.write(spec.name, pattern(spec.shape[0]));
+  for (const SafetensorsSpec& spec : specs) {
+    writer.write(spec.name, pattern(static_cast<size_t>(spec.shape[0])));
+  }
   writer.close();
   const json index = json::parse(slurp(directory_ / "joined/model.safetensors.index.json"));
   EXPECT_EQ(index["weight_map"], (json{{"first", "model-00001-of-00003.safetensors"},

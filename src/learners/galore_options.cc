@@ -154,10 +154,11 @@ GaloreSettings::GaloreSettings(const OptionSet& options)
     throw Error(ErrorKind::usage, "projection_gap_max is of gaps that grow, and lazy_overlap is 0",
                 "set lazy_overlap, or leave projection_gap_max=auto");
   }
-  if (gap_ && longest_gap_ && *longest_gap_ < *gap_) {
+  if (gap_ && longest_gap_ && *longest_gap_ < 2 * *gap_) {
     throw Error(ErrorKind::usage,
-                fmt::format("projection_gap_max={} is less than projection_update_gap={}",
-                            *longest_gap_, *gap_));
+                fmt::format("projection_gap_max={} is less than twice projection_update_gap={}",
+                            *longest_gap_, *gap_),
+                "gaps only double; raise it, or set lazy_overlap=0");
   }
   if (gap_ && window_ && *window_ > *gap_) {
     throw Error(

@@ -84,7 +84,7 @@ double Master::store_as(Context& context, const Tensor& from, Copy copy) {
   std::vector<T> arrived(plans ? 0 : static_cast<size_t>(step * cols_));  // on the host
   OwnedTensor next;
   // A checkpoint may have linked the file: it is only read, and a new one is written.
-  if (!plans && !file().empty()) next = allocate();
+  if (!file().empty()) next = allocate();
   const Tensor& to = next.empty() ? values_.view() : next.view();
   double change = 0.0;
   for (int64_t begin = 0; begin < rows_; begin += step) {

@@ -34,11 +34,15 @@ struct Group {
   int32_t part = 0;  // of rotation_parts
   std::vector<RotarySlot*> slots;
   int64_t size = 0;  // elements
+  // It was restored while it was active: its masters have the values from the beginning of the run
+  // instead of those with which it joined.
+  bool joined_unseen = false;
 };
 
 // A rotation in progress: until every leaving slot has been flushed.
 struct RotationInProgress {
-  // Groups that leave, and their squared changes; of those that have masters to measure these by.
+  // Groups that leave, and their squared changes; of those whose masters have the values with which
+  // they joined.
   std::vector<std::pair<int32_t, double>> changes;
   std::vector<int32_t> joining;
 };
@@ -60,7 +64,7 @@ class RotaryLearner : public Learner {
       if (!rotates(weight)) continue;
       const RotaryOptions::GroupName name = options_.group_of(weight);
       const auto [number, is_new] = group_numbers_.emplace(name.name, groups_.size());
-      if (is_new) groups_.push_back(Group{name.name, name.kind, options_.part_of(weight), {}, 0});
+      if (is_new) groups_.push_back(Group{name.name, name.kind, options_.part_of(weight), {}});
       groups_[number->second].size += weight.size();
       blocks_ = std::max(blocks_, weight.layer + 1);
       total_elements_ += weight.size();
@@ -68,7 +72,12 @@ class RotaryLearner : public Learner {
   }
 
   std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
-    if (!context.training || !changes(weight.spec())) return std::make_unique<FrozenSlot>();
+    if (!context.training || !changes(weight.spec())) {
+      if (weight.spec().is_block_matrix() && options_.rounds(weight.format(), weight.cols())) {
+        frozen_and_rounded_.insert(weight.spec().module);
+      }
+      return std::make_unique<FrozenSlot>();
+    }
     if (!rotates(weight.spec())) {
       return make_full_slot(context, weight, options_.scale_of(options_.static_learning_rate));
     }
@@ -126,10 +135,11 @@ class RotaryLearner : public Learner {
     if (in_progress_) log_rotation();
   }
 
-  // Case 0 has every group active, each other case one group of one kind alone. So forward and
-  // backward meet weights of every kind both active and waiting.
+  // Case 0 has every group active, case 1 none, each other case one group of one kind alone. So
+  // forward and backward meet weights of every kind both active and waiting: all of them wait
+  // before the first rotation, and of a pipeline's stage in some windows.
   int64_t rehearsal_cases() const override {
-    return 1 + static_cast<int64_t>(first_of_kind().size());
+    return 2 + static_cast<int64_t>(first_of_kind().size());
   }
 
   void enter_rehearsal_case(Context& context, int64_t rehearsal_case) override {
@@ -142,9 +152,9 @@ class RotaryLearner : public Learner {
     }
     if (rehearsal_case == 0) {
       activate(context, all);
-    } else {
+    } else if (rehearsal_case > 1) {
       activate(context,
-               std::vector<int32_t>{first_of_kind()[static_cast<size_t>(rehearsal_case) - 1]});
+               std::vector<int32_t>{first_of_kind()[static_cast<size_t>(rehearsal_case) - 2]});
     }
   }
 
@@ -161,6 +171,9 @@ class RotaryLearner : public Learner {
       for (RotarySlot* slot : groups_[g].slots) slot->expect_moments(rotation_->turns()[g] > 0);
     }
     activate(context, rotation_->active());
+    for (const int32_t group : rotation_->active()) {
+      groups_[static_cast<size_t>(group)].joined_unseen = true;
+    }
     for (const Group& group : groups_) {
       for (RotarySlot* slot : group.slots) slot->expect_master();
     }
@@ -169,6 +182,12 @@ class RotaryLearner : public Learner {
   LearnerNotes notes() const override {
     LearnerNotes notes;
     warn_of_idle_settings(notes.warnings);
+    if (!frozen_and_rounded_.empty()) {
+      notes.warnings.push_back(
+          fmt::format("{} learn nothing, and the result has them as storage={} rounds them: set "
+                      "rotation_groups=attention,mlp, which trains them, too, or storage=keep",
+                      fmt::join(frozen_and_rounded_, ", "), options_.storage));
+    }
     const std::string rates = fmt::format(
         "learning rate {:.3g}{}", options_.group_rate(share()),
         options_.static_weights == "train"
@@ -357,7 +376,8 @@ class RotaryLearner : public Learner {
     in_progress_.emplace();
     // Everything is freed before anything is allocated: the peak is that of the larger set.
     for (const int32_t group : without(before, rotation_->active())) {
-      if (std::ranges::any_of(slots_of(group), &RotarySlot::measures_change)) {
+      const bool unseen = std::exchange(groups_[static_cast<size_t>(group)].joined_unseen, false);
+      if (!unseen && std::ranges::any_of(slots_of(group), &RotarySlot::measures_change)) {
         in_progress_->changes.emplace_back(group, 0.0);
       }
       for (RotarySlot* slot : slots_of(group)) {
@@ -442,6 +462,7 @@ class RotaryLearner : public Learner {
   int64_t next_rotation_ = 0;                     // the step before which it happens
   bool held_ = false;                             // set while a case is rehearsed: nothing rotates
   bool has_exact_ = false, has_rounded_ = false;  // weights that rotate, as they are stored
+  std::set<std::string> frozen_and_rounded_;      // modules that do not learn and lose bits
   bool copies_beside_steps_ = false;
   Memory* memory_ = nullptr;  // of the device
   RotaryTransit transit_;

@@ -128,6 +128,7 @@ RotaryOptions::RotaryOptions(const OptionSet& options)
       order(parse_rotation_order(options.text("rotation_order"))),
       parts(options.whole_numbers("rotation_parts")),
       churn(options.number("churn")),
+      storage(options.text("storage")),
       static_weights(options.text("static")),
       learning_rate(options.number("learning_rate")),
       group_learning_rate(given_rate(options, "group_learning_rate")),
@@ -150,6 +151,12 @@ RotaryOptions::RotaryOptions(const OptionSet& options)
   if ((by_block_ && by_matrix_) || ((by_block_ || by_matrix_) && (by_attention_ || by_mlp_))) {
     throw Error(ErrorKind::usage, "rotation_groups names groups that overlap",
                 "use attention,mlp, or one of attention, mlp, block, matrix");
+  }
+  if (group_learning_rate == 0.0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: group_learning_rate=0 trains no group",
+                            options.origin("group_learning_rate")),
+                "leave it auto; rotation_groups says what learns");
   }
   if (static_weights != "train" && !options.is_word("static_learning_rate")) {
     throw Error(

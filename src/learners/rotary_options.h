@@ -39,6 +39,11 @@ struct RotaryOptions {
   // "a matrix", "a block" ...: what groups are made of.
   const char* groups_text() const;
 
+  // Whether weights lose bits in their storage: in fewer than 16, which their file need not have.
+  bool rounds(const Format& format, int64_t cols) const {
+    return storage != "keep" && format.row_bytes(cols) < cols * dtype_size(DType::bf16);
+  }
+
   // The part of rotation_parts that a weight's group belongs to.
   int32_t part_of(const WeightSpec& weight) const;
   // Throws Error(usage) unless the parts have so many blocks in all.
@@ -64,6 +69,7 @@ struct RotaryOptions {
   std::vector<int64_t> parts;                 // blocks of each; empty: one part
   std::optional<int64_t> steps_per_rotation;  // nullopt: auto
   double churn;
+  std::string storage;
   std::string static_weights;                 // embedding, norms and head: train, rotate or freeze
   double learning_rate;                       // of the run
   std::optional<double> group_learning_rate;  // nullopt: auto

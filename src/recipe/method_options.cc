@@ -123,8 +123,8 @@ std::span<const OptionSpec> method_options() {
        .type = text,
        .default_text = "after",
        .help = "when weights are updated: after backward, or fused into it, each as soon as its "
-               "gradient is there (matrices then share the memory of one gradient, unless steps "
-               "have several micro-batches)",
+               "gradient is there (with full and galore, matrices then share the memory of one "
+               "gradient, unless steps have several micro-batches)",
        .choices = "after fused"},
       {.name = "gradient_checkpointing",
        .type = boolean,

@@ -409,6 +409,7 @@ TEST(Galore, RefusesWhatContradicts) {
       {"galore_scale=1", "galore_learning_rate, which is auto"},
       {"projection_window=9 projection_update_gap=4", "projection_window"},
       {"projection_gap_max=4", "lazy_overlap"},
+      {"projection_gap_max=3 projection_update_gap=2 lazy_overlap=0.01", "twice"},
       {"subspace=random lazy_overlap=0.5", "random"},
       {"subspace=random projection_window=2", "says nothing of subspace=random"},
       {"weight_decay=0.5 galore_learning_rate=40", "a learning rate of"},

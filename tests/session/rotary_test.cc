@@ -219,6 +219,20 @@ TEST(Rotary, BackwardEndsAtTheLowestActiveGroup) {
   }
 }
 
+// All wait before the first rotation, and a plan counts what forward then decodes.
+TEST(Rotary, PlansThatEveryGroupWaits) {
+  const TemporaryDirectory directory("jackscrew_rotary_waits");
+  const ModelFiles files = open_model(directory.file("config.json", R"({
+      "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 64,
+      "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 1,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+      "tie_word_embeddings": false})"));
+  const auto session = rotary_session(files, {"init=random", "rotation_groups=block",
+                                              "active_params=100%", "steps_per_rotation=2"});
+  EXPECT_GT(session->evaluate(batch_of(0)), 0.0);
+  train(*session, 0, 2);
+}
+
 TEST(Rotary, ReportsWhatEveryGroupChanged) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
   const auto session = rotary_session(files, {"active_params=50%", "steps_per_rotation=2"});
@@ -295,6 +309,24 @@ TEST(Rotary, WarnsOfSettingsWithoutEffect) {
   EXPECT_EQ(notes_of({"active_params=50%", "churn=0.3", "master_dtype=bf16"}).warnings, Lines());
 }
 
+TEST(Rotary, WarnsOfWhatIsRoundedAndNeverLearns) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto warnings = [&](const std::string& storage) {
+    const auto session =
+        rotary_session(files, {"rotation_groups=mlp", "active_params=50%", storage});
+    session->learner().begin_run(1000);
+    return session->learner().notes().warnings;
+  };
+  EXPECT_EQ(warnings("storage=int8"),
+            std::vector<std::string>{
+                "k_proj, o_proj, q_proj, v_proj learn nothing, and the result has them as "
+                "storage=int8 rounds them: set rotation_groups=attention,mlp, which trains them, "
+                "too, or storage=keep"});
+  for (const char* storage : {"storage=keep", "storage=f32", "storage=bf16"}) {
+    EXPECT_TRUE(warnings(storage).empty()) << storage;
+  }
+}
+
 void expect_refused(const std::vector<std::string>& settings, const std::string& words) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
   expect_error(ErrorKind::usage, words, [&] { rotary_session(files, settings); });
@@ -311,6 +343,7 @@ TEST(Rotary, RefusesWhatMakesNoSense) {
   expect_refused({"rotation_groups=block,mlp"}, "overlap");
   expect_refused({"static=rotate", "static_learning_rate=1e-4"}, "static_learning_rate");
   expect_refused({"storage=q4_k"}, "storage");
+  expect_refused({"group_learning_rate=0"}, "trains no group");
 }
 
 }  // namespace

@@ -122,17 +122,19 @@ void print_verdict(const Recipe& recipe, const SessionPlan& plan, const Device& 
   if (!needs.empty()) {
     fmt::print("\n{}: needs {}\n", fits(recipe, plan) ? "fits" : "does not fit", needs);
   }
-  if (recipe.device_memory) return;
   const std::optional<int64_t> own = device.bookable_memory();
+  if (own ? recipe.device_memory.has_value() : budgets_machine(recipe, plan, device)) return;
+  const int64_t needed = own ? peak : peak + host;
   const int64_t available = own.value_or(available_memory_bytes());
   const std::string where = own ? device.name() : "this machine";
+  const char* const unset = recipe.device_memory ? "host_memory" : "device_memory";
   if (available == 0) {
-    fmt::print("\ndevice_memory is not set\n");
-  } else if (peak <= available) {
-    fmt::print("\ndevice_memory is not set; {} is free on {} now\n", human_bytes(available), where);
+    fmt::print("\n{} is not set\n", unset);
+  } else if (needed <= available) {
+    fmt::print("\n{} is not set; {} is free on {} now\n", unset, human_bytes(available), where);
   } else {
-    fmt::print("\nwarning: device_memory is not set, and only {} is free on {} now\n",
-               human_bytes(available, peak), where);
+    fmt::print("\nwarning: {} is not set, and only {} is free on {} now\n", unset,
+               human_bytes(available, needed), where);
   }
 }
 

@@ -45,13 +45,13 @@ int64_t beside_the_ledger(int64_t booked) {
   return (int64_t{32} << 20) + booked / 256;
 }
 
-// Whether the user has said what the run may take of the machine's memory: what is free is then the
-// user's business.
-bool budgets_machine(const Recipe& recipe, const Device& device) {
-  return device.own_memory() ? recipe.host_memory.has_value() : recipe.device_memory.has_value();
-}
-
 }  // namespace
+
+bool budgets_machine(const Recipe& recipe, const SessionPlan& plan, const Device& device) {
+  const bool host = recipe.host_memory.has_value();
+  if (device.own_memory()) return host;
+  return recipe.device_memory.has_value() && (host || plan.host.peak == 0);
+}
 
 std::optional<Fit> fastest_fit(const Recipe& recipe, const ModelFiles& files) {
   return of_first_method(recipe, files,
@@ -106,7 +106,7 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
                        human_bytes(limit->available), human_bytes(limit->bytes),
                        limit->group.string()));
   }
-  const int64_t available = budgets_machine(recipe, *device) ? 0 : available_memory_bytes();
+  const int64_t available = budgets_machine(recipe, plan, *device) ? 0 : available_memory_bytes();
   if (available == 0 || in_machine <= available) return;
   of_machine = available;
   refuse(fmt::format("{}, but only {} is free on this machine", all_needed(available),
@@ -121,7 +121,7 @@ MachineMemory machine_memory(const Recipe& recipe, const SessionPlan& plan) {
   out.needed += beside_the_ledger(out.needed);
   if (const auto limit = memory_limit()) out.available = limit->available;
   const int64_t available = available_memory_bytes();  // 0: not known
-  if (!budgets_machine(recipe, *device) && available > 0) {
+  if (!budgets_machine(recipe, plan, *device) && available > 0) {
     out.available = std::min(available, out.available.value_or(available));
   }
   return out;

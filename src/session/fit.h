@@ -21,10 +21,14 @@ struct Fit {
 // host_memory are the budget. nullopt when nothing fits.
 std::optional<Fit> fastest_fit(const Recipe& recipe, const ModelFiles& files);
 
+// Whether the recipe's budgets say what the run may take of the machine's own memory: what is free
+// is then the user's business. A device_memory alone says nothing of what waits beside the device.
+bool budgets_machine(const Recipe& recipe, const SessionPlan& plan, const Device& device);
+
 // Throws Error(does_not_fit) unless the plan fits, with a change that would make it fit as the
 // hint. Without a device_memory, the device's free memory is the limit and, unless there is a
 // host_memory, the machine's free memory for what lies beside it; where the device computes in the
-// host's memory, the machine's free memory for both together.
+// host's memory, the machine's free memory for both together, unless budgets_machine().
 void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                  const SessionPlan& plan);
 

@@ -1,6 +1,8 @@
 // Plans, budgets, and steps that allocate nothing.
 #include <gtest/gtest.h>
 
+#include "base/process_memory.h"
+#include "session/fit.h"
 #include "tests/cli/run_program.h"
 #include "tests/support/batches.h"
 #include "tests/support/errors.h"
@@ -100,6 +102,29 @@ TEST_F(MemoryTest, BudgetBelowThePlanIsRefused) {
   EXPECT_TRUE(fits.update({}).finite);
   expect_message(ErrorKind::does_not_fit, "device_memory",
                  [&] { Session too_large(with_budget(plan.ledger.peak - 1), files_, use, plan); });
+}
+
+// Masters wait in the machine's memory, of which a budget for the device alone says nothing.
+TEST_F(MemoryTest, ADeviceBudgetSaysNothingOfMasters) {
+  const auto recipe = [](const std::string& budgets) {
+    return make_recipe(settings_of("method=rotary active_params=50% sequence_len=32 " + budgets));
+  };
+  const SessionUse use = training_use(recipe(""));
+  SessionPlan plan = Session::rehearse(recipe(""), files_, use);
+  EXPECT_NO_THROW(require_fit(recipe("device_memory=1GiB"), files_, use, plan));
+  plan.host.peak = int64_t{1} << 50;
+  const int64_t available = available_memory_bytes();
+  if (available == 0) GTEST_SKIP() << "the system does not say what is free";
+  const std::string refusal = error_of(ErrorKind::does_not_fit, [&] {
+    require_fit(recipe("device_memory=1GiB"), files_, use, plan);
+  });
+  EXPECT_NE(refusal.find("GiB for masters, but only "), std::string::npos) << refusal;
+  EXPECT_TRUE(machine_memory(recipe("device_memory=1GiB"), plan).available);
+  if (memory_limit()) return;  // which no budget lifts
+  EXPECT_NO_THROW(require_fit(recipe("device_memory=1GiB host_memory=2048TiB"), files_, use, plan));
+  EXPECT_FALSE(machine_memory(recipe("device_memory=1GiB host_memory=2048TiB"), plan).available);
+  plan.host.peak = 0;
+  EXPECT_FALSE(machine_memory(recipe("device_memory=1GiB"), plan).available);
 }
 
 TEST_F(MemoryTest, RecomputesWhenMemoryNeedsIt) {

@@ -32,6 +32,10 @@ int64_t virtual_tokens(const Recipe& recipe) {
   return find_learner(recipe.learner).make(recipe.options)->virtual_tokens();
 }
 
+std::string original_model(const Recipe& recipe) {
+  return find_learner(recipe.learner).make(recipe.options)->original_model();
+}
+
 void settle_lengths(Recipe& recipe, const ModelFiles& files) {
   const int64_t positions = files.config.longest_sequence();
   if (recipe.sequence_len > positions && !recipe.options.was_set("sequence_len")) {

@@ -42,6 +42,10 @@ bool fits(const Recipe& recipe, const SessionPlan& plan);
 // How many virtual tokens the recipe's learner puts before every sequence.
 int64_t virtual_tokens(const Recipe& recipe);
 
+// The model that the recipe's learner reads exact values from (Learner::original_model()); empty:
+// none.
+std::string original_model(const Recipe& recipe);
+
 // Reduces a default sequence_len to the positions of the model; of several models, to the least.
 // Throws Error(usage) when the recipe asks for longer sequences than the model has positions for,
 // when the virtual tokens leave no room for a text, or when a micro-batch has more tokens than are

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/directory.h"
 #include "data/dataset.h"
@@ -15,32 +16,50 @@ namespace jackscrew {
 
 namespace {
 
-// Whether a run may save after `done` steps, not counting the end.
-bool may_save(const Recipe& recipe, int64_t done) {
-  return (recipe.save_steps > 0 && done % recipe.save_steps == 0) ||
-         (recipe.load_best_model_at_end && done % recipe.eval_steps == 0);
-}
+// After multiples of these a run may save; 0: it does not.
+struct SaveSteps {
+  explicit SaveSteps(const Recipe& recipe)
+      : regular(recipe.save_steps), best(recipe.load_best_model_at_end ? recipe.eval_steps : 0) {}
+
+  // Whether it may after `done` steps, not counting the end.
+  bool contain(int64_t done) const {
+    return (regular > 0 && done % regular == 0) || (best > 0 && done % best == 0);
+  }
+  // How often it may within a run of `steps` steps, its end included.
+  int64_t count(int64_t steps) const {
+    if (regular == 0 && best == 0) return 0;
+    int64_t saved = contain(steps) ? 0 : 1;
+    if (regular > 0) saved += steps / regular;
+    if (best > 0) saved += steps / best;
+    // Steps that are multiples of both save once.
+    if (regular > 0 && best > 0)
+      saved -= steps / checked_mul(regular / std::gcd(regular, best), best);
+    return saved;
+  }
+
+  int64_t regular, best;
+};
 
 // The most checkpoints that exist at once in a run of `steps` steps.
 int64_t checkpoints_at_once(const Recipe& recipe, int64_t steps) {
-  const bool best = recipe.load_best_model_at_end;
-  int64_t saved = recipe.save_steps > 0 ? ceil_div(steps, recipe.save_steps) : 0;
-  if (best) saved = checked_add(saved, ceil_div(steps, recipe.eval_steps));
+  const int64_t saved = SaveSteps(recipe).count(steps);
   if (recipe.save_total_limit == 0) return saved;
   // A new checkpoint is complete before the oldest is removed, and that of the best evaluation does
   // not count towards the limit.
-  return std::min(saved, checked_add(recipe.save_total_limit, best ? 2 : 1));
+  return std::min(saved,
+                  checked_add(recipe.save_total_limit, recipe.load_best_model_at_end ? 2 : 1));
 }
 
 int64_t largest_checkpoint(const Recipe& recipe, const CheckpointInfo& info, Session& session,
                            int64_t total_steps) {
   const std::string recipe_yaml = recipe.to_yaml();
+  const SaveSteps saves(recipe);
   const int64_t steps = std::min(total_steps, kPlannedSteps);
   int64_t largest = 0;
   bool is_known = false;  // whether `largest` covers the present states
   for (int64_t done = 1; done <= steps; ++done) {
     if (session.pass_step(done - 1)) is_known = false;
-    if (is_known || (done < steps && !may_save(recipe, done))) continue;
+    if (is_known || (done < steps && !saves.contain(done))) continue;
     largest = std::max(largest, checkpoint_bytes(info, recipe_yaml, [&](const StateVisitor& visit) {
                          session.visit(visit);
                        }));
@@ -73,9 +92,9 @@ DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenize
   SessionResult result(*session);
   disk.result = result_bytes(result, files, tokenizer, recipe_chat_format(recipe, tokenizer));
   disk.exports = export_bytes(recipe, files, result.weights());
-  disk.masters = session->disk_ledger().peak;
   const CheckpointInfo info = describe_run(recipe, files, tokenizer, *session, {});
   disk.checkpoint = largest_checkpoint(recipe, info, *session, steps);
+  disk.masters = session->disk_ledger().peak;  // with the files that rotations wrote beside others
   disk.checkpoints = checkpoints_at_once(recipe, steps);
   return disk;
 }

@@ -14,7 +14,7 @@ namespace jackscrew {
 RankFacts facts_of(const Recipe& recipe, const ModelFiles& files) {
   RankFacts facts{isa_name(choose_isa(recipe.isa)), open_device(recipe)->arithmetic(),
                   model_fingerprint(files, recipe.adapter)};
-  const std::string original = find_learner(recipe.learner).make(recipe.options)->original_model();
+  const std::string original = original_model(recipe);
   if (!original.empty()) facts.original = model_fingerprint(open_model(original), {});
   facts.tokenizer = tokenizer_fingerprint(make_tokenizer(recipe.tokenizer, files));
   return facts;

@@ -10,6 +10,7 @@
 #include "formats/checkpoint.h"
 #include "report/progress.h"
 #include "report/report.h"
+#include "session/plan.h"
 #include "session/session.h"
 #include "text/tokenizer/tokenizer_files.h"
 
@@ -95,6 +96,7 @@ void check_output_dir(const Recipe& recipe) {
   }
   refuse_source(output, recipe.model, "model");
   refuse_source(output, recipe.adapter, "adapter");
+  refuse_source(output, original_model(recipe), "original model");
   for (const auto* files : {&recipe.data, &recipe.eval_data}) {
     for (const std::string& file : *files) refuse_data(output, file);
   }
@@ -136,6 +138,13 @@ void remove_unfinished_tokens(const fs::path& output) {
                [](const std::string& name) { return name.ends_with(kTemporarySuffix); });
 }
 
+// Of one that was killed while it wrote the result. What is whole beside it has no such suffix: its
+// files may be all that is left of those that were to be moved.
+void remove_unfinished_result(const fs::path& output) {
+  std::error_code ignored;
+  fs::remove_all(result_staging(output).string() + kTemporarySuffix, ignored);
+}
+
 }  // namespace
 
 OutputClaim::OutputClaim(const fs::path& output_dir)
@@ -144,6 +153,7 @@ OutputClaim::OutputClaim(const fs::path& output_dir)
   remove_unfinished_checkpoints(path_);
   remove_masters(path_);
   remove_unfinished_tokens(path_);
+  remove_unfinished_result(path_);
 }
 
 void OutputClaim::claim() {

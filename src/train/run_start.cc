@@ -17,6 +17,7 @@
 #include "session/place.h"
 #include "train/output_dir.h"
 #include "train/resume.h"
+#include "train/run_exports.h"
 
 namespace jackscrew {
 
@@ -129,6 +130,24 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
                                     its_end.filename().string(), train_on(output))));
 }
 
+// Whether output_dir has another run than this one, which goes on from a checkpoint of elsewhere:
+// evaluations in that run's log, and its best checkpoint, would be taken for this one's. Throws
+// Error(usage) unless the recipe replaces it.
+bool replaces_another(const Recipe& recipe, const fs::path& checkpoint) {
+  const fs::path output = recipe.output_dir;
+  if (lies_in(checkpoint, output) || !fs::exists(output / "recipe.yaml")) return false;
+  std::vector<std::string> changes;
+  for (const OptionChange& change : changed_options(output, recipe.options)) {
+    if (!is_length(change.name)) changes.push_back(change.text("then"));
+  }
+  if (changes.empty()) return false;
+  if (recipe.overwrite) return true;
+  throw Error(ErrorKind::usage,
+              fmt::format("output_dir {} holds another run than {} is to go on with: {}",
+                          output.string(), checkpoint.string(), fmt::join(changes, ", ")),
+              "give another output_dir; with overwrite=true its log and checkpoints begin anew");
+}
+
 // The step of a checkpoint that can be used as far as its small files tell. Throws Error.
 int64_t usable_step(const fs::path& checkpoint) {
   const int64_t step = read_checkpoint_info(checkpoint).step;
@@ -239,6 +258,12 @@ Recipe with_lanes(Recipe recipe, int ranks) {
   return recipe;
 }
 
+void check_model(const Recipe& recipe, const ModelFiles& files) {
+  if (files.source != nullptr || recipe.random_init) return;
+  throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe.model),
+              "set init=random to train from scratch, or give a model directory or GGUF file");
+}
+
 int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch) {
   if (recipe.max_steps > 0) return recipe.max_steps;
   const double steps = std::ceil(recipe.num_train_epochs * static_cast<double>(steps_per_epoch));
@@ -257,6 +282,13 @@ std::string same_command_again(const Recipe& recipe) {
   if (recipe.resume != "auto") without += " resume=" + shell_word(recipe.resume);
   if (recipe.overwrite) without += " overwrite=true";
   return fmt::format("run the same command again{}{}", without.empty() ? "" : " without", without);
+}
+
+Error lost_after_the_result(const Error& lost, const Recipe& recipe, const fs::path& output_dir) {
+  const bool lacks = lacks_exports(recipe, output_dir);
+  return {lost.kind(),
+          fmt::format("the result is whole in {}, but {}", output_dir.string(), lost.what()),
+          lacks ? same_command_again(recipe) + " for the exports" : lost.hint()};
 }
 
 Schedule run_schedule(const Recipe& recipe, int64_t total_steps) {
@@ -294,6 +326,7 @@ RunStart find_start(const Recipe& recipe, int64_t total_steps, const RunInputs& 
                             start.checkpoint.string(), step, counted(total_steps, "step")),
                 "raise max_steps, give another output_dir, or start over with overwrite=true");
   }
+  start.replaces_another = replaces_another(recipe, start.checkpoint);
   return start;
 }
 

@@ -17,6 +17,9 @@ namespace jackscrew {
 // backward (update=fused) would need the sum of several lanes.
 Recipe with_lanes(Recipe recipe, int ranks);
 
+// Throws Error(usage) where the model has no weights to begin with.
+void check_model(const Recipe& recipe, const ModelFiles& files);
+
 // The steps of the run: max_steps, or as many as num_train_epochs takes. Throws Error(usage) where
 // that is more than a run can have.
 int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch);
@@ -25,6 +28,10 @@ int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch);
 // without the settings that would begin elsewhere: overwrite=true, resume=never or a checkpoint
 // that later ones have replaced.
 std::string same_command_again(const Recipe& recipe);
+
+// What is told where other ranks are lost when only exports are left to do: `lost`, and that the
+// result is whole in output_dir.
+Error lost_after_the_result(const Error& lost, const Recipe& recipe, const fs::path& output_dir);
 
 // Its learning rates. Throws Error(usage) where the warm-up is as long as the run.
 Schedule run_schedule(const Recipe& recipe, int64_t total_steps);
@@ -38,13 +45,16 @@ struct FinishedRun {
 struct RunStart {
   fs::path checkpoint;  // to continue from; empty: step 0
   std::optional<FinishedRun> finished;
+  // output_dir has the log and checkpoints of a run that the checkpoint is not of: they begin anew.
+  bool replaces_another = false;
 };
 
 // Decides how the run begins; changes nothing. A result is replaced in two cases only:
 // overwrite=true, or the run that made it continues to a later step from the checkpoint of its end.
 // Throws Error(usage) where another result would be replaced, Error(data) or Error(model) where
-// that differs in these alone; Error(model) where the checkpoint cannot be used, and Error(usage)
-// where it is beyond the run's last step.
+// that differs in these alone, or where the run would go on from a checkpoint of elsewhere in the
+// log of another; Error(model) where the checkpoint cannot be used, and Error(usage) where it is
+// beyond the run's last step.
 RunStart find_start(const Recipe& recipe, int64_t total_steps, const RunInputs& inputs);
 
 // Throws `error`, which says why the checkpoint cannot be used. Where it was taken because it is

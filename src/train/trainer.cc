@@ -45,7 +45,8 @@ class Trainer {
     console_.style.check = [this] {
       if (!has_begun_ && stop_requested()) stop_before_the_first_step();
     };
-    check_model();
+    check_model(recipe_, files_);
+    settle_lengths(recipe_, files_);
     check_exports(recipe_, files_);
     crew_.emplace(recipe_, files_, transport, recipe.to_yaml());
     check_output_dir(recipe_);
@@ -69,15 +70,16 @@ class Trainer {
     if (first > 0) say(fmt::format("resuming from {} at step {}", checkpoint_.string(), first));
     claim_->keep();
     const fs::path output = claim_->path();
-    // Those of a run that this one replaces would look like its own.
-    if (first == 0) remove_checkpoints_after(output, -1);
+    // Those of a run that this one replaces would look like its own, and so would its log.
+    const int64_t own = start_.replaces_another ? 0 : first;
+    if (own == 0) remove_checkpoints_after(output, -1);
     log_.emplace(RunLog::Run{recipe_, console_, files_, tokenizer_, data_, *sampler_, schedule_,
                              plan_, *crew_},
-                 output, first);
+                 output, own);
     warn_of_other_held_out(output / kLogName, data_.inputs.held_out);
     // A run that had already ended is not begun anew and keeps its recipe.
     const fs::path recipe = output / "recipe.yaml";
-    if (first < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
+    if (own < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     log_->introduce(first, output);
     watch_.replay(output / kLogName);  // its last start says what is held out now
     if (!recipe_.options.was_set("report_samples")) {
@@ -98,6 +100,10 @@ class Trainer {
     has_begun_ = true;
     enter(RunPhase::steps);
     finish(run_steps(first));
+  }
+
+  Error lost_after_the_result(const Error& lost) {
+    return jackscrew::lost_after_the_result(lost, recipe_, claim_->path());
   }
 
   // Writes the exports beside the result, after this run or for one that had ended; rank 0 alone.
@@ -168,14 +174,6 @@ class Trainer {
     const int64_t left = answer_samples(samples, finished.step, log);
     report();
     if (left > 0) stop_before_the_answers(finished.step);
-  }
-
-  void check_model() {
-    if (files_.source == nullptr && !recipe_.random_init) {
-      throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe_.model),
-                  "set init=random to train from scratch, or give a model directory or GGUF file");
-    }
-    settle_lengths(recipe_, files_);
   }
 
   // Restores the checkpoint; returns the steps already done.
@@ -479,21 +477,23 @@ class Trainer {
 void train(const Recipe& recipe, const TrainConsole& console, Transport* transport) {
   for (const char* name : {"model", "data", "output_dir"}) recipe.options.require(name, "train");
   std::shared_ptr<Trainer> trainer;
-  const auto in_common_work = [&] { return trainer && trainer->is_in_common_work(); };
+  const auto dismiss_or = [&](const auto& error_of_loss) {
+    try {
+      dismiss(transport);
+    } catch (const Error& lost) {
+      throw RanksLost(error_of_loss(lost), trainer);
+    }
+  };
   try {
     trainer = std::make_shared<Trainer>(recipe, console, transport);
     trainer->run();
   } catch (const std::exception& exception) {
     const Error error = error_of(exception);
-    if (in_common_work()) throw RanksLost(error, trainer);
-    try {
-      dismiss(transport);
-    } catch (const Error&) {  // the first error says more
-      throw RanksLost(error, trainer);
-    }
+    if (trainer && trainer->is_in_common_work()) throw RanksLost(error, trainer);
+    dismiss_or([&](const Error&) { return error; });  // the first error says more
     throw;
   }
-  dismiss(transport);
+  dismiss_or([&](const Error& lost) { return trainer->lost_after_the_result(lost); });
   trainer->write_exports();
 }
 

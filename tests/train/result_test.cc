@@ -3,6 +3,7 @@
 
 #include "formats/checkpoint.h"
 #include "tests/support/tiny_run.h"
+#include "train/output_dir.h"
 
 namespace jackscrew {
 namespace {
@@ -275,6 +276,96 @@ TEST(SlowResult, NothingIsWrittenBesideTheModelsOwnFiles) {
   refused(place("links/model") + " init=pretrained", "../model/");
   EXPECT_TRUE(contents(tiny.path("model")) == before);
   EXPECT_EQ(contents(tiny.path("elsewhere")).size(), 1u);
+}
+
+TEST(SlowResult, TheOriginalOfAModelIsNotReplaced) {
+  const TinyRun tiny("original");
+  tiny.must_train("model", "method=full max_steps=1");
+  const auto before = contents(tiny.path("model"));
+  fs::create_directories(tiny.path("quantised"));
+  fs::copy(tiny.path("model"), tiny.path("quantised"), fs::copy_options::recursive);
+  const std::string original = tiny.path("model").string();
+  const Outcome outcome =
+      run(tiny.train("model",
+                     "init=pretrained method=lora max_steps=1 lora_init=loftq overwrite=true "
+                     "tokenizer=auto model=" +
+                         tiny.path("quantised").string() + " lora_original_model=" + original) +
+          " 2>&1");
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+  EXPECT_TRUE(says(outcome, "is the original model itself")) << outcome.out;
+  EXPECT_TRUE(contents(tiny.path("model")) == before);
+}
+
+// But what is whole may be all that is left of a result whose files were being moved.
+TEST(OutputClaim, RemovesAResultThatWasHalfWritten) {
+  const TinyRun tiny("half_written");
+  const fs::path output = tiny.path("out");
+  const fs::path whole = result_staging(output);
+  const fs::path half = whole.string() + kTemporarySuffix;
+  for (const fs::path& directory : {whole, half}) {
+    fs::create_directories(directory);
+    write_text_atomic(directory / "model.safetensors", "bytes");
+  }
+  const OutputClaim claim(output);
+  EXPECT_FALSE(fs::exists(half));
+  EXPECT_TRUE(fs::exists(whole / "model.safetensors"));
+}
+
+// Its evaluations and its best checkpoint are not those of a run that comes from elsewhere.
+TEST(SlowResult, ALogOfAnotherRunIsNotGoneOnWith) {
+  const TinyRun tiny("foreign_log");
+  const std::string settings =
+      "method=lora save_steps=2 save_total_limit=0 logging_steps=1 report_samples=0 eval_steps=2 "
+      "load_best_model_at_end=true eval_data=" +
+      tiny.eval_data();
+  const std::string slow = settings + " max_steps=6 learning_rate=1e-5 ";
+  tiny.must_train("from", slow + "max_steps=4");
+  tiny.must_train("out", settings + " max_steps=4 learning_rate=3e-3");
+  tiny.lose_result("out");
+  const auto before = contents(tiny.path("out"));
+  const std::string resume = "resume=" + tiny.path("from/checkpoint-4").string() + " ";
+  const Outcome refused = run(tiny.train("out", slow + resume) + kErrorsOnly);
+  EXPECT_EQ(refused.exit_code, 2) << refused.out;
+  EXPECT_NE(refused.out.find("learning_rate was 3e-3 then and is 1e-5 now"), std::string::npos)
+      << refused.out;
+  EXPECT_TRUE(contents(tiny.path("out")) == before);
+  tiny.must_train("out", slow + resume + "overwrite=true");
+  EXPECT_EQ(tiny.losses("out").size(), 2u);
+  EXPECT_EQ(tiny.events("out", "eval").front()["step"], 4);
+  EXPECT_FALSE(fs::exists(tiny.path("out/checkpoint-2")));
+  // What a run could only save elsewhere is its own.
+  fs::create_directories(tiny.path("rescue"));
+  fs::rename(tiny.path("out/checkpoint-4"), tiny.path("rescue/checkpoint-4"));
+  fs::remove_all(tiny.path("out/checkpoint-6"));
+  tiny.lose_result("out");
+  tiny.must_train("out", slow + "resume=" + tiny.path("rescue/checkpoint-4").string());
+  EXPECT_EQ(tiny.losses("out").size(), 2u);
+}
+
+// What a group has changed since it joined, its master knows only in the run that it joined in.
+TEST(SlowResult, NoChangeOfAGroupIsMadeUp) {
+  const TinyRun tiny("changes");
+  const std::string settings =
+      "method=rotary storage=int8 active_params=50% steps_per_rotation=1 max_steps=8 save_steps=4 "
+      "save_total_limit=0 report_samples=0 logging_steps=1 learning_rate=1e-3";
+  tiny.must_train("out", settings);
+  const auto whole = tiny.events("out", "rotate");
+  fs::remove_all(tiny.path("out/checkpoint-8"));
+  tiny.lose_result("out");
+  tiny.must_train("out", settings);
+  const auto resumed = tiny.events("out", "rotate");
+  ASSERT_EQ(whole.size(), resumed.size());
+  size_t known = 0, unknown = 0;
+  for (size_t i = 0; i < whole.size(); ++i) {
+    const nlohmann::json& changes = whole[i]["squared_change"];
+    for (const auto& [group, change] : resumed[i]["squared_change"].items()) {
+      EXPECT_EQ(change, changes.at(group)) << i << " " << group;
+      ++known;
+    }
+    unknown += changes.size() - resumed[i]["squared_change"].size();
+  }
+  EXPECT_GT(known, unknown);
+  EXPECT_GT(unknown, 0u);
 }
 
 // Files that are there by then have left the place where the result was made.

@@ -147,6 +147,17 @@ TEST(Plan, AdvisesForTheSideThatDoesNotFit) {
   EXPECT_NE(advice(" host_memory=1KiB").find(" host "), std::string::npos);
 }
 
+// Of a CPU's memory a budget for the device is only a part.
+TEST(Plan, SaysWhatIsFreeForMasters) {
+  const std::string plan = "plan sequence_len=64 model=" + golden_model("gqa_tied");
+  const auto says = [&](const std::string& more) {
+    return run(plan + more).out.find("\nhost_memory is not set") != std::string::npos;
+  };
+  EXPECT_TRUE(says(" method=rotary device_memory=1GiB"));
+  EXPECT_FALSE(says(" method=rotary device_memory=1GiB host_memory=1GiB"));
+  EXPECT_FALSE(says(" method=lora device_memory=1GiB"));
+}
+
 TEST(Plan, ReadsRecipesAndShapes) {
   const TemporaryDirectory directory("jackscrew_plan");
   const std::string recipe =

@@ -224,11 +224,11 @@ TEST(Rotary, PlansThatEveryGroupWaits) {
   const TemporaryDirectory directory("jackscrew_rotary_waits");
   const ModelFiles files = open_model(directory.file("config.json", R"({
       "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 64,
-      "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 1,
+      "hidden_size": 64, "intermediate_size": 1024, "num_hidden_layers": 1,
       "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
       "tie_word_embeddings": false})"));
   const auto session =
-      rotary_session(files, {"init=random", "storage=int8", "rotation_groups=block",
+      rotary_session(files, {"init=random", "storage=int8", "threads=1", "rotation_groups=block",
                              "active_params=100%", "steps_per_rotation=2"});
   EXPECT_GT(session->evaluate(batch_of(0)), 0.0);
   train(*session, 0, 2);

@@ -68,6 +68,20 @@ function(jackscrew_find_cuda)
       get_filename_component(root ${CMAKE_MATCH_1} DIRECTORY)
     endif()
   endif()
+  # The first that compiles C++20.
+  set(least 12.0)
+  if(JACKSCREW_NVCC)
+    execute_process(COMMAND ${JACKSCREW_NVCC} --version OUTPUT_VARIABLE said)
+    if(said MATCHES "release ([0-9.]+)" AND CMAKE_MATCH_1 VERSION_LESS least)
+      if(JACKSCREW_CUDA STREQUAL "ON")
+        message(FATAL_ERROR "JACKSCREW_CUDA=ON needs nvcc ${least} or later, "
+          "and ${JACKSCREW_NVCC} is of ${CMAKE_MATCH_1}")
+      endif()
+      message(STATUS
+        "CUDA: not built, since ${JACKSCREW_NVCC} is of ${CMAKE_MATCH_1}, and ${least} is needed")
+      return()
+    endif()
+  endif()
   find_library(JACKSCREW_CUDART cudart_static HINTS ${root}
     PATH_SUFFIXES lib64 lib targets/x86_64-linux/lib)
   find_path(JACKSCREW_CUDA_INCLUDE cuda_runtime_api.h HINTS ${root}

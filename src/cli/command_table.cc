@@ -51,7 +51,7 @@ std::vector<Subcommand> make_table() {
                     "jackscrew eval model=SmolLM2-135M data=a.jsonl,book.txt stride=512 --json"},
        .tables = {kModel, kData, kRecords, kEvaluation, kMachine},
        .options = joined({computing, {"json"}}),
-       .unused = {"data_weights", "packing"},
+       .unused = {"packing"},
        .asked = random,
        .run = run_eval},
       {.name = "plan",

@@ -46,14 +46,15 @@ struct Reader {
         options(dataset_options(recipe, tokenizer)),
         places(data_places(recipe.data)) {}
 
-  // Visits every record whole, in order: at most `most` of each data set (0: all), none of a data
-  // set with weight 0.
-  void records(int64_t most, const EncodedCallback& use, const BadRecordCallback& bad = {}) const {
+  // Visits every record, in order: at most `most` of each data set (0: all), none of a data set
+  // with weight 0; of a document these parts.
+  void records(int64_t most, const EncodedCallback& use, const BadRecordCallback& bad,
+               DocumentParts parts) const {
     for (size_t i = 0; i < places.size(); ++i) {
       if (!is_read(recipe, i)) continue;
       encode_records(places[i].files(DataPart::train), most, tokenizer, options.examples,
-                     options.threads, use, {},
-                     options.skip_bad_records ? bad : BadRecordCallback());
+                     options.threads, use, {}, options.skip_bad_records ? bad : BadRecordCallback(),
+                     parts);
     }
   }
 
@@ -77,17 +78,25 @@ void require_records(const Recipe& recipe, const std::vector<DataPlace>& places,
 
 void tokenize(const Reader& reader) {
   DatasetStats stats;
-  const auto print = [&](const Record&, const Example& example, const std::string&) {
+  Example whole;  // of a document, the parts so far
+  const auto print = [&](const Record& record, const Example& example, const std::string&) {
+    stats.notes += RecordNotes{.named_fields = example.notes.named_fields};
+    whole.ids.insert(whole.ids.end(), example.ids.begin(), example.ids.end());
+    whole.train.insert(whole.train.end(), example.train.begin(), example.train.end());
+    const auto* document = std::get_if<DocumentRecord>(&record);
+    if (document != nullptr && !document->ends) return;
     ++stats.records;
-    if (!reader.recipe.json) {
-      fmt::print("{}\n", fmt::join(example.ids, " "));
-      return;
+    if (reader.recipe.json) {
+      fmt::print("{{\"ids\": [{}], \"train\": [{}]}}\n", fmt::join(whole.ids, ", "),
+                 fmt::join(whole.train, ", "));
+    } else {
+      fmt::print("{}\n", fmt::join(whole.ids, " "));
     }
-    fmt::print("{{\"ids\": [{}], \"train\": [{}]}}\n", fmt::join(example.ids, ", "),
-               fmt::join(example.train, ", "));
+    whole = {};
   };
-  reader.records(reader.recipe.max_samples, print,
-                 [&](const Error& error) { stats.add_bad(error.what()); });
+  reader.records(
+      reader.recipe.max_samples, print, [&](const Error& error) { stats.add_bad(error.what()); },
+      DocumentParts::all);
   require_records(reader.recipe, reader.places, stats);
   for (const std::string& line : data_warnings(stats)) warn(line);
 }
@@ -98,9 +107,9 @@ std::string fit_for_training(const Record& record, Example& example, const Datas
                              const std::string& place) {
   const std::string length = counted(std::ssize(example.ids), "token");
   const int64_t limit = options.sequence_len;
-  if (std::holds_alternative<DocumentRecord>(record)) {
-    return fmt::format("{} in windows of {}; all but the first of each are trained on", length,
-                       limit);
+  if (const auto* document = std::get_if<DocumentRecord>(&record)) {
+    return fmt::format("{} in windows of {}; all but the first of each are trained on",
+                       document->ends ? length : "tokens", limit);
   }
   const LengthFit fit = fit_length(example, options, place);
   const int64_t targets = fit == LengthFit::left_out ? 0 : example.target_count();
@@ -158,7 +167,8 @@ void preview(const Reader& reader) {
                fit_for_training(record, example, reader.options, place));
     print_marked(reader.tokenizer, example);
   };
-  reader.records(most, show, [&](const Error& error) { stats.add_bad(error.what()); });
+  reader.records(
+      most, show, [&](const Error& error) { stats.add_bad(error.what()); }, DocumentParts::first);
   require_records(reader.recipe, reader.places, stats);
   print_rest(shown, stats.records);
   for (const std::string& line : data_warnings(stats)) warn(line);
@@ -213,9 +223,9 @@ void preview_records(const Recipe& recipe, const std::vector<DataPlace>& places)
   DatasetStats stats;
   const auto show = [&](const FoundRecord& found) {
     try {
-      const Record record = found.parse(recipe.fields);
+      const auto [record, named] = found.parse(recipe.fields);
       ++stats.records;
-      if (has_empty_text(record)) ++stats.notes.empty;
+      stats.notes += RecordNotes{.empty = has_empty_text(record) ? 1 : 0, .named_fields = named};
       if (++shown > kPreviewRecords) return true;
       std::visit(RecordPrinter(found.place, recipe.train_on_inputs), record);
       fmt::print("\n");
@@ -227,7 +237,8 @@ void preview_records(const Recipe& recipe, const std::vector<DataPlace>& places)
   };
   for (size_t i = 0; i < places.size(); ++i) {
     if (is_read(recipe, i)) {
-      find_records(places[i].files(DataPart::train), preview_limit(recipe), show);
+      find_records(places[i].files(DataPart::train), preview_limit(recipe), show, {},
+                   DocumentParts::first);
     }
   }
   require_records(recipe, places, stats);

@@ -57,13 +57,15 @@ std::vector<Dataset> load_scored(const Recipe& recipe, const HeldOut& scored,
     warn_of_unused(recipe, "eval", {"stride"}, " with val_size");
     const Dataset all =
         load_texts(recipe, scored.data, tokenizer, DataPart::train, TargetUse::scored, style);
-    std::vector<Dataset> parts = {all.split(scored.val_size, recipe.seed).second};
+    std::vector<Dataset> parts = {
+        all.split(scored.val_size, recipe.seed, recipe.data_weights).second};
     if (!recipe.quiet) {
       write_stderr(fmt::format("scoring what val_size holds out of the data: {} of {} examples\n",
                                parts[0].size(), all.size()));
     }
     return parts;
   }
+  warn_of_unused(recipe, "eval", {"data_weights"}, " without val_size");
   DatasetOptions options = dataset_options(recipe, tokenizer);
   const std::vector<DataPlace> places = data_places(scored.data);
   if (std::ranges::any_of(places, has_documents)) {

@@ -42,8 +42,11 @@ CalibrationText read_calibration_text(const Recipe& recipe, const ModelFiles& fi
                                       const ProgressStyle& style) {
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
   if (recipe.data.empty()) return calibration_text(calibration_tokens(tokenizer), size, least);
+  // A text needs no answer to be calibrated on.
+  Recipe whole = recipe;
+  whole.train_on_inputs = true;
   return calibration_text(
-      load_texts(recipe, recipe.data, tokenizer, DataPart::train, TargetUse::none, style), size,
+      load_texts(whole, whole.data, tokenizer, DataPart::train, TargetUse::none, style), size,
       least);
 }
 

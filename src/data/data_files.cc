@@ -85,7 +85,7 @@ std::optional<DataPlace::Name> DataPlace::named(const fs::path& file) {
   static const std::vector<std::pair<std::string_view, Name>> kNames = {
       {"train", Name::train}, {"validation", Name::valid}, {"valid", Name::valid},
       {"eval", Name::valid},  {"dev", Name::valid},        {"test", Name::test}};
-  const std::string stem = file.stem().string();
+  const std::string stem = lower_case(file.stem().string());
   for (const auto& [begin, name] : kNames) {
     if (!stem.starts_with(begin)) continue;
     if (stem.size() == begin.size() ||

@@ -101,6 +101,11 @@ std::vector<std::string> data_warnings(const DatasetStats& stats, TargetUse use)
         "the chat template ends {} without a special token: the model will not learn to stop",
         counted(stats.notes.unended, "answer")));
   }
+  for (const auto& [field, records] : stats.notes.named_fields) {
+    if (records > 0) continue;
+    warnings.push_back(
+        fmt::format("{} names a key that no record has: what is meant is not read", field));
+  }
   if (stats.notes.dropped_bos > 0) {
     warnings.push_back(fmt::format("{} began with two BOS tokens; one was removed",
                                    counted(stats.notes.dropped_bos, "conversation")));
@@ -180,26 +185,46 @@ void Dataset::keep(Item item) {
   items_.push_back(item);
 }
 
-std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed) const {
-  const double wanted = val_size < 1.0
-                            ? std::max(1.0, std::round(val_size * static_cast<double>(size())))
-                            : std::floor(val_size);
-  if (!(val_size > 0.0) || wanted >= static_cast<double>(size())) {
-    throw Error(
-        ErrorKind::usage,
-        fmt::format("val_size {} is too large for {}", val_size, counted(size(), "example")),
-        "a share below 1, or a number of examples smaller than there are");
+void Dataset::require_weights(std::span<const double> weights) const {
+  if (weights.size() != stores_.size()) {
+    fail(ErrorKind::usage, "{} weights for {} data sets", weights.size(), stores_.size());
+  }
+}
+
+std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed,
+                                           std::span<const double> weights) const {
+  if (!weights.empty()) require_weights(weights);
+  const auto is_drawn = [&](size_t store) { return weights.empty() || weights[store] > 0.0; };
+  std::vector<size_t> drawn_from;  // indices of items
+  for (size_t i = 0; i < items_.size(); ++i) {
+    if (is_drawn(items_[i].store)) drawn_from.push_back(i);
+  }
+  const auto most = static_cast<double>(drawn_from.size());
+  const double wanted =
+      val_size < 1.0 ? std::max(1.0, std::round(val_size * most)) : std::floor(val_size);
+  const std::string examples = counted(std::ssize(drawn_from), "example");
+  if (!(val_size > 0.0) || wanted >= most) {
+    throw Error(ErrorKind::usage,
+                fmt::format("val_size {} is too large for {}", val_size, examples),
+                "a share below 1, or a number of examples smaller than there are");
   }
   const auto count = static_cast<size_t>(wanted);
-  const std::vector<int64_t> order = shuffled_order(size(), seed, 0, "validation split");
+  const std::vector<int64_t> order =
+      shuffled_order(std::ssize(drawn_from), seed, 0, "validation split");
   std::vector<bool> chosen(items_.size(), false);
-  for (size_t i = 0; i < count; ++i) chosen[static_cast<size_t>(order[i])] = true;
+  for (size_t i = 0; i < count; ++i) chosen[drawn_from[static_cast<size_t>(order[i])]] = true;
   std::pair<Dataset, Dataset> parts{without_items(), without_items()};
   for (size_t i = 0; i < items_.size(); ++i) {
     (chosen[i] ? parts.second : parts.first).keep(items_[i]);
   }
-  parts.second.fingerprint_ = fmt::format("{} of {} drawn by seed {}, of {}", count,
-                                          counted(size(), "example"), seed, fingerprint_);
+  parts.second.fingerprint_ =
+      fmt::format("{} of {} drawn by seed {}, of {}", count, examples, seed, fingerprint_);
+  for (size_t store = 0; store < stores_.size(); ++store) {
+    if (!is_drawn(store)) {
+      parts.second.fingerprint_ +=
+          fmt::format("{}without data set {}", kBetweenFingerprints, store + 1);
+    }
+  }
   DatasetStats& split_off = parts.second.stats_;
   DatasetStats& rest = parts.first.stats_;
   split_off.records = split_off.examples;
@@ -217,9 +242,7 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed) const
 }
 
 Dataset Dataset::weighted(std::span<const double> weights, uint64_t seed) const {
-  if (weights.size() != stores_.size()) {
-    fail(ErrorKind::usage, "{} weights for {} data sets", weights.size(), stores_.size());
-  }
+  require_weights(weights);
   std::vector<std::vector<Item>> of_store(stores_.size());
   for (const Item item : items_) of_store[item.store].push_back(item);
   Dataset out = without_items();
@@ -236,10 +259,7 @@ Dataset Dataset::weighted(std::span<const double> weights, uint64_t seed) const 
       for (int64_t time = 0; time < times[i]; ++time) out.keep(items[i]);
     }
   }
-  if (out.size() == 0) {
-    throw Error(ErrorKind::usage, "data_weights leave nothing to train on",
-                "a weight says how often a data set's examples are seen in an epoch");
-  }
+  if (out.size() == 0) fail_without_weight();
   DatasetStats counts = stats_;
   counts.examples = out.stats_.examples;
   counts.tokens = out.stats_.tokens;
@@ -247,6 +267,11 @@ Dataset Dataset::weighted(std::span<const double> weights, uint64_t seed) const 
   counts.trained_bytes = out.stats_.trained_bytes;
   out.stats_ = counts;
   return out;
+}
+
+void fail_without_weight() {
+  throw Error(ErrorKind::usage, "data_weights leave nothing to train on",
+              "a weight says how often a data set's examples are seen in an epoch");
 }
 
 int64_t repeated_examples(const Dataset& data) {

@@ -97,8 +97,10 @@ class Dataset {
   // Splits off examples drawn by `seed`: a share of them when val_size < 1 (at least one), that
   // many when >= 1. Returns {rest, split off}, both in their former order; the counts of texts and
   // of records cut or left out stay with the rest. Throws Error(usage) when either part would be
-  // empty.
-  std::pair<Dataset, Dataset> split(double val_size, uint64_t seed) const;
+  // empty. With `weights`, as weighted() takes them, none of a data set of weight 0 is drawn, which
+  // is no training data.
+  std::pair<Dataset, Dataset> split(double val_size, uint64_t seed,
+                                    std::span<const double> weights = {}) const;
   // Repeats the examples of the i-th joined data set weights[i] times: 2 is twice, 0.5 half of
   // them, 1.5 all and half of them again, drawn by `seed`. Throws Error(usage) where the number of
   // weights is not that of the data sets, and where nothing is left.
@@ -111,6 +113,7 @@ class Dataset {
   };
   const TokenStore& store_of(Item item) const { return *stores_[item.store]; }
   Item item(int64_t index) const { return items_[static_cast<size_t>(index)]; }
+  void require_weights(std::span<const double> weights) const;
   // The same tokens, without examples and their counts.
   Dataset without_items() const;
   void keep(Item item);
@@ -120,6 +123,9 @@ class Dataset {
   DatasetStats stats_;
   std::string fingerprint_;
 };
+
+// Throws Error(usage): no example is seen with the weights of the data sets.
+[[noreturn]] void fail_without_weight();
 
 // The number of examples with the same ids as an earlier one.
 int64_t repeated_examples(const Dataset& data);

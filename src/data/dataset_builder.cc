@@ -46,23 +46,36 @@ struct TextsOf {
   void operator()(const DocumentRecord& record) const { use(record.text); }
 };
 
-// What decides on a record's tokens beside its texts: tools and their calls, and which answers are
-// context only. Empty where it has nothing of that.
-std::string beside_texts(const Record& record) {
-  std::string out;
-  const auto* conversation = std::get_if<ConversationRecord>(&record);
-  if (conversation == nullptr) return out;
-  const auto add = [&](const std::string& name, const jinja::Value& value) {
-    out += fmt::format("{}: {}\n", name, jinja::to_json(value, {}));
-  };
-  if (!conversation->tools.is_none()) add("tools", conversation->tools);
-  for (size_t i = 0; i < conversation->messages.size(); ++i) {
-    const Message& message = conversation->messages[i];
-    for (const auto& [name, value] : message.fields) add(fmt::format("{} {}", i, name), value);
-    if (message.role == "assistant" && !message.trained) out += fmt::format("{} context\n", i);
+// What decides on a record's tokens beside the characters of its texts: of which kind it is, where
+// each text ends and whose it is, tools and their calls, and which answers are context only.
+struct Outline {
+  int64_t before;  // records
+
+  std::string operator()(const ConversationRecord& record) const {
+    std::string out = "conversation\n";
+    const auto add = [&](const std::string& name, const jinja::Value& value) {
+      out += fmt::format("{}: {}\n", name, jinja::to_json(value, {}));
+    };
+    if (!record.tools.is_none()) add("tools", record.tools);
+    for (const Message& message : record.messages) {
+      const bool is_context = message.role == "assistant" && !message.trained;
+      out += fmt::format("{} {} {}{}\n", message.role, static_cast<int>(message.kind),
+                         message.content.size(), is_context ? " context" : "");
+      for (const auto& [name, value] : message.fields) add(name, value);
+    }
+    return out;
   }
-  return out;
-}
+  std::string operator()(const CompletionRecord& record) const {
+    return fmt::format("pair {} {}\n", record.prompt.size(), record.completion.size());
+  }
+  std::string operator()(const TextRecord& record) const {
+    return fmt::format("text {}\n", record.text.size());
+  }
+  // A file that is alone is known by its text, in whatever parts it comes.
+  std::string operator()(const DocumentRecord& record) const {
+    return record.begins && before > 0 ? "file\n" : "";
+  }
+};
 
 // Visits the counts of DatasetStats by their names in files.
 template <typename Stats, typename Use>
@@ -94,6 +107,13 @@ Json fields_of(const RecordFields& fields) {
           fields.tools,    fields.text,        fields.role,  fields.content};
 }
 
+// A template as a token file's key has it. One that is refused reads texts as any other does, and
+// no conversation.
+Json key_of(const ChatTemplate& chat) {
+  if (!chat.refusal) return chat.source;
+  return {{"refused", chat.refusal->what()}};
+}
+
 // The key of a token file: everything that its examples depend on.
 std::string key_of(std::span<const fs::path> files, const Tokenizer& tokenizer,
                    const DatasetOptions& options) {
@@ -111,8 +131,8 @@ std::string key_of(std::span<const fs::path> files, const Tokenizer& tokenizer,
               // EOS ends texts, and templates have all of these; tokenizer.json does not name them.
               {"special", {data.bos, data.eos, data.pad, data.unk}},
               {"add_bos", tokenizer.add_bos()},
-              {"template", format.general.source},
-              {"tool_template", format.tools.source},
+              {"template", key_of(format.general)},
+              {"tool_template", key_of(format.tools)},
               {"train_on_inputs", options.examples.train_on_inputs},
               {"sequence_len", options.sequence_len},
               {"long_record", static_cast<int>(options.long_record)},
@@ -166,8 +186,9 @@ void DatasetBuilder::count_text(const Record& record) {
     stats().text_bytes += std::ssize(text);
     text_crc_.add(text);
   };
+  // Before the texts, so that one text is never taken for the end of another.
+  text_crc_.add(std::visit(Outline{stats().records}, record));
   std::visit(TextsOf<decltype(count)>{count}, record);
-  text_crc_.add(beside_texts(record));
 }
 
 bool DatasetBuilder::add(const Example& example) {
@@ -246,6 +267,7 @@ Dataset DatasetBuilder::finish(const std::string& key) {
   data_.fingerprint_ = fingerprint_text(counts.records, counts.text_bytes, text_crc_.value());
   Json trailer = {
       {"key", key}, {"fingerprint", data_.fingerprint_}, {"first_bad", counts.first_bad}};
+  trailer["named_fields"] = counts.notes.named_fields;
   for_each_count(counts, [&](const char* name, int64_t count) { trailer[name] = count; });
   data_.stores_.push_back(
       writer_.finish(trailer.dump(-1, ' ', false, Json::error_handler_t::replace)));
@@ -272,6 +294,10 @@ std::optional<Dataset> DatasetBuilder::reopen(const fs::path& token_file, const 
   if (!whole || data.stats_.examples != file->store->size()) return std::nullopt;
   data.fingerprint_ = text("fingerprint");
   data.stats_.first_bad = text("first_bad");
+  const Json named = trailer.value("named_fields", Json::object());
+  for (const auto& [field, count] : named.items()) {
+    if (count.is_number_integer()) data.stats_.notes.named_fields[field] = count.get<int64_t>();
+  }
   for (int64_t i = 0; i < file->store->size(); ++i) data.items_.push_back({0, narrow<uint32_t>(i)});
   data.stores_.push_back(std::move(file->store));
   return data;

@@ -50,8 +50,10 @@ class Encoder {
       if (i > end) return;
       const FoundRecord& found = found_[i];
       try {
-        encoded[i].record = found.parse(options_.fields);
+        ParsedRecord parsed = found.parse(options_.fields);
+        encoded[i].record = std::move(parsed.record);
         encoded[i].example = encode_record(tokenizer_, options_, encoded[i].record, found.place);
+        encoded[i].example.notes.named_fields = std::move(parsed.named);
       } catch (...) {
         encoded[i].error = std::current_exception();
         if (!left_out(encoded[i].error)) {
@@ -106,14 +108,14 @@ class Encoder {
 void encode_records(std::span<const std::filesystem::path> files, int64_t max_records,
                     const Tokenizer& tokenizer, const ExampleOptions& options, int threads,
                     const EncodedCallback& use, const ProgressCallback& progress,
-                    const BadRecordCallback& bad) {
+                    const BadRecordCallback& bad, DocumentParts parts) {
   Encoder encoder(tokenizer, options, threads, use, bad);
   const auto add = [&](FoundRecord found) {
     encoder.add(std::move(found));
     return true;
   };
   try {
-    find_records(files, max_records, add, progress);
+    find_records(files, max_records, add, progress, parts);
   } catch (const Error&) {
     encoder.finish();  // errors in earlier records are reported first
     throw;

@@ -25,6 +25,6 @@ using BadRecordCallback = std::function<void(const Error&)>;
 void encode_records(std::span<const std::filesystem::path> files, int64_t max_records,
                     const Tokenizer& tokenizer, const ExampleOptions& options, int threads,
                     const EncodedCallback& use, const ProgressCallback& progress = {},
-                    const BadRecordCallback& bad = {});
+                    const BadRecordCallback& bad = {}, DocumentParts parts = DocumentParts::all);
 
 }  // namespace jackscrew

@@ -71,6 +71,7 @@ RecordNotes& RecordNotes::operator+=(const RecordNotes& other) {
   empty += other.empty;
   not_utf8 += other.not_utf8;
   without_token += other.without_token;
+  for (const auto& [field, records] : other.named_fields) named_fields[field] += records;
   return *this;
 }
 

@@ -21,4 +21,15 @@ struct RecordFields {
   bool operator==(const RecordFields&) const = default;
 };
 
+// Those of a record itself, rather than of its messages, by the options that give them.
+struct RecordField {
+  const char* option;
+  std::string RecordFields::*name;
+};
+inline constexpr RecordField kRecordFields[] = {
+    {"field_messages", &RecordFields::messages}, {"field_instruction", &RecordFields::instruction},
+    {"field_input", &RecordFields::input},       {"field_output", &RecordFields::output},
+    {"field_system", &RecordFields::system},     {"field_tools", &RecordFields::tools},
+    {"field_text", &RecordFields::text}};
+
 }  // namespace jackscrew

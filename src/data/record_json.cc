@@ -115,17 +115,10 @@ std::string text_or_empty(const RecordJson& object, const std::string& key,
 
 std::string role_of(const std::string& name, const std::string& place) {
   static const std::vector<std::pair<std::string, std::string>> kRoles = {
-      {"system", "system"},
-      {"user", "user"},
-      {"assistant", "assistant"},
-      {"tool", "tool"},
-      {"human", "user"},
-      {"gpt", "assistant"},
-      {"chatgpt", "assistant"},
-      {"model", "assistant"},
-      {"developer", "system"},
-      {"observation", "tool"},
-      {"function_call", "assistant"}};
+      {"system", "system"},     {"user", "user"},       {"assistant", "assistant"},
+      {"tool", "tool"},         {"human", "user"},      {"gpt", "assistant"},
+      {"chatgpt", "assistant"}, {"model", "assistant"}, {"developer", "system"},
+      {"observation", "tool"},  {"function", "tool"},   {"function_call", "assistant"}};
   std::vector<std::string> names;
   for (const auto& [alias, role] : kRoles) {
     if (alias == name) return role;
@@ -213,6 +206,7 @@ Message to_message(const RecordJson& item, const std::string& role_key,
   const std::string role = required(item, role_key, place, kMessageKeys);
   Message message{role_of(role, place), {}, trained_flag(item, place)};
   RecordJson calls;
+  bool is_old_call = false;  // as OpenAI wrote it before there were tools
   if (role == "function_call") {
     const RecordJson call = unquoted(item.value(content_key, RecordJson()), place);
     calls = RecordJson::array();
@@ -221,6 +215,9 @@ Message to_message(const RecordJson& item, const std::string& role_key,
     }
   } else if (const RecordJson* found = member(item, "tool_calls")) {
     calls = *found;
+  } else if (const RecordJson* call = member(item, "function_call"); call && call->is_object()) {
+    calls = RecordJson::array({{{"type", "function"}, {"function", *call}}});
+    is_old_call = true;
   }
   const bool has_calls = !calls.is_null();
   if (has_calls) calls = calls_of(calls, place);
@@ -237,7 +234,8 @@ Message to_message(const RecordJson& item, const std::string& role_key,
   };
   for (const auto& [key, value] : item.items()) {
     const bool known = key == role_key || key == content_key || key == "role" || key == "content" ||
-                       key == "tool_calls" || key == "train" || key == "weight";
+                       key == "tool_calls" || key == "train" || key == "weight" ||
+                       (is_old_call && key == "function_call");
     if (!known) message.fields.emplace_back(key, template_value(value, place));
     if (key == "tool_calls" && has_calls) add_calls();
   }
@@ -398,24 +396,7 @@ void refuse_marked(const RecordJson& record, const std::string& place) {
               "leave label out of them");
 }
 
-}  // namespace
-
-void fail_record(const std::string& place, const std::string& what, const std::string& hint) {
-  throw Error(ErrorKind::data, fmt::format("{}: {}", place, one_line(what)), hint);
-}
-
-RecordJson parse_record_json(std::string_view text, const std::string& place,
-                             const std::string& hint, bool one_line) {
-  std::string complaint;
-  auto value = parse_json_tree(text, place, complaint);
-  if (!value) {
-    fail_record(place, fmt::format("not valid JSON: {}", json_complaint(complaint, one_line)),
-                hint);
-  }
-  return std::move(*value);
-}
-
-Record to_record(const RecordJson& object, const std::string& place, const RecordFields& fields) {
+Record record_of(const RecordJson& object, const std::string& place, const RecordFields& fields) {
   if (!object.is_object()) {
     fail_record(place, fmt::format("an object was expected, found {}", kind_name(object)));
   }
@@ -444,9 +425,56 @@ Record to_record(const RecordJson& object, const std::string& place, const Recor
   fail_record(place, fmt::format("nothing to train on: {}", keys_of(object)), fields_hint(object));
 }
 
-Record parse_record(std::string_view json, const std::string& place, const RecordFields& fields) {
+}  // namespace
+
+void fail_record(const std::string& place, const std::string& what, const std::string& hint) {
+  throw Error(ErrorKind::data, fmt::format("{}: {}", place, one_line(what)), hint);
+}
+
+RecordJson parse_record_json(std::string_view text, const std::string& place,
+                             const std::string& hint, bool one_line) {
+  std::string complaint;
+  auto value = parse_json_tree(text, place, complaint);
+  if (!value) {
+    fail_record(place, fmt::format("not valid JSON: {}", json_complaint(complaint, one_line)),
+                hint);
+  }
+  return std::move(*value);
+}
+
+std::string known_key(std::string_view name) {
+  constexpr const char* kSpace = " \t";
+  const size_t begin = std::min(name.find_first_not_of(kSpace), name.size());
+  name.remove_prefix(begin);
+  name = name.substr(0, name.find_last_not_of(kSpace) + 1);
+  const std::string key = lower_case(std::string(name));
+  for (const char* known :
+       {"messages", "conversations", "instruction", "input", "output", "prompt", "completion",
+        "text", "system", "tools", "history", "chosen", "rejected", "label"}) {
+    if (key == known) return key;
+  }
+  return {};
+}
+
+ParsedRecord to_record(const RecordJson& object, const std::string& place,
+                       const RecordFields& fields) {
+  ParsedRecord parsed{record_of(object, place, fields)};
+  for (const auto& [option, field] : kRecordFields) {
+    const std::string& name = fields.*field;
+    if (name.empty()) continue;
+    parsed.named[fmt::format("{}={}", option, name)] = object.contains(name) ? 1 : 0;
+  }
+  return parsed;
+}
+
+ParsedRecord parse_line(std::string_view json, const std::string& place,
+                        const RecordFields& fields) {
   return to_record(parse_record_json(json, place, "every line holds one JSON object", true), place,
                    fields);
+}
+
+Record parse_record(std::string_view json, const std::string& place, const RecordFields& fields) {
+  return parse_line(json, place, fields).record;
 }
 
 }  // namespace jackscrew

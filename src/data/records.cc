@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -94,7 +95,7 @@ void read_json_lines(Reading& reading) {
     ++number;
     if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
       const auto parse = [line](const std::string& place, const RecordFields& fields) {
-        return parse_record(line, place, fields);
+        return parse_line(line, place, fields);
       };
       if (!reading.found(fmt::format("{}:{}", reading.file, number), line.size(), parse)) return;
     }
@@ -188,6 +189,19 @@ void require_utf8(std::string_view field, const std::string& place) {
   fail_record(place, "bytes that are not UTF-8", "save the file as UTF-8");
 }
 
+// The names of columns, as records are recognised by them where they are written "Prompt" or
+// " completion". What two columns may be is guessed of neither.
+std::vector<std::string> guessed_keys(const std::vector<std::string>& keys) {
+  std::map<std::string, int> columns;  // by what they may be
+  for (const std::string& key : keys) ++columns[known_key(key)];
+  std::vector<std::string> guessed = keys;
+  for (std::string& key : guessed) {
+    const std::string known = known_key(key);
+    if (!known.empty() && columns[known] == 1) key = known;
+  }
+  return guessed;
+}
+
 // The first row holds the keys.
 void read_csv(Reading& reading) {
   const std::string& file = reading.file;
@@ -214,11 +228,12 @@ void read_csv(Reading& reading) {
       fail_record(fmt::format("{}:1", file), fmt::format("column \"{}\" appears twice", keys[i]));
     }
   }
+  const auto guessed = std::make_shared<const std::vector<std::string>>(guessed_keys(keys));
   size_t told = 0;
   while (reader.next(row)) {
     const std::string place = fmt::format("{}:{}", file, reader.line());
     const size_t bytes = reader.position() - told;
-    const auto parse = [shared_keys, row, complaint = reader.complaint()](
+    const auto parse = [shared_keys, guessed, row, complaint = reader.complaint()](
                            const std::string& where, const RecordFields& fields) {
       if (complaint) throw Error(*complaint);
       if (row.size() != shared_keys->size()) {
@@ -229,10 +244,15 @@ void read_csv(Reading& reading) {
                         ? "a field with a comma in it is quoted: \"a, b\""
                         : "write all of them, an empty field as nothing between its commas");
       }
+      const auto is_named = [&](const std::string& key) {
+        return std::ranges::any_of(
+            kRecordFields, [&](const RecordField& field) { return fields.*field.name == key; });
+      };
       RecordJson object = RecordJson::object();
       for (size_t i = 0; i < row.size(); ++i) {
         require_utf8(row[i], where);
-        object[(*shared_keys)[i]] = row[i];
+        const std::string& key = (*shared_keys)[i];
+        object[is_named(key) ? key : (*guessed)[i]] = row[i];
       }
       return to_record(object, where, fields);
     };
@@ -242,27 +262,31 @@ void read_csv(Reading& reading) {
   }
 }
 
-void read_document(Reading& reading) {
+void read_document(Reading& reading, DocumentParts parts) {
   DocumentRecord part{{}, true, false};
   std::string_view rest = reading.text;
   if (rest.starts_with(kByteOrderMark)) {
     rest.remove_prefix(kByteOrderMark.size());
     reading.report(kByteOrderMark.size());
   }
-  for (; !part.ends; part.begins = false) {
+  for (;; part.begins = false) {
     const size_t size = first_part(rest, kMostOfDocument);
     part.text = rest.substr(0, size);
     rest.remove_prefix(size);
     part.ends = rest.empty();
-    const auto parse = [part](const std::string&, const RecordFields&) { return Record(part); };
-    if (!reading.found(reading.file, size, parse, part.ends)) return;
+    const auto parse = [part](const std::string&, const RecordFields&) {
+      return ParsedRecord{part};
+    };
+    const bool is_last = part.ends || parts == DocumentParts::first;
+    if (!reading.found(reading.file, size, parse, is_last)) return;
     reading.report(size);
+    if (is_last) return;
   }
 }
 
 // Finds the records of one file.
 void find_records_of(const fs::path& file, const FoundCallback& use,
-                     const ProgressCallback& progress) {
+                     const ProgressCallback& progress, DocumentParts parts) {
   if (!is_data_file(file)) {
     throw Error(ErrorKind::data, fmt::format("{}: unknown kind of data file", file.string()),
                 unread_hint(file));
@@ -279,7 +303,7 @@ void find_records_of(const fs::path& file, const FoundCallback& use,
   }
   const std::string extension = lower_extension(file);
   if (extension == ".txt") {
-    read_document(reading);
+    read_document(reading, parts);
   } else if (extension == ".json") {
     read_json_array(reading);
   } else if (extension == ".csv") {
@@ -327,7 +351,7 @@ void fail_without_records(const std::string& data, std::span<const fs::path> fil
 }
 
 void find_records(std::span<const fs::path> files, int64_t max_records, const FoundCallback& use,
-                  const ProgressCallback& progress) {
+                  const ProgressCallback& progress, DocumentParts parts) {
   int64_t left = max_records > 0 ? max_records : INT64_MAX;
   bool wanted = true;
   const auto count = [&](FoundRecord found) {
@@ -336,7 +360,7 @@ void find_records(std::span<const fs::path> files, int64_t max_records, const Fo
     return wanted;
   };
   for (const fs::path& file : files) {
-    if (wanted) find_records_of(file, count, progress);
+    if (wanted) find_records_of(file, count, progress, parts);
   }
 }
 
@@ -344,7 +368,8 @@ void read_records(std::span<const fs::path> files, int64_t max_records, const Re
                   const ProgressCallback& progress, const RecordFields& fields) {
   find_records(
       files, max_records,
-      [&](const FoundRecord& found) { return use(found.parse(fields), found.place); }, progress);
+      [&](const FoundRecord& found) { return use(found.parse(fields).record, found.place); },
+      progress);
 }
 
 }  // namespace jackscrew

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,25 +45,38 @@ struct DocumentRecord {
 
 using Record = std::variant<ConversationRecord, CompletionRecord, TextRecord, DocumentRecord>;
 
+// How many records have a key that the user named, by what was set: "field_input=context". A .txt
+// file has no keys, and counts for nothing.
+using NamedFields = std::map<std::string, int64_t>;
+
+struct ParsedRecord {
+  Record record;
+  NamedFields named = {};  // 1 for what it has, 0 for what it lacks
+};
+
 // A record that was found in a file and is still to be parsed: on any thread, at any time.
 struct FoundRecord {
   std::string place;  // "file:line" or "file, record N"
   size_t bytes;       // of its text
-  bool ends;          // false: the next one continues the same document
+  bool ends;          // false: the next one found continues the same document
   // Throws Error(data) naming the place and what was expected.
-  std::function<Record(const RecordFields&)> parse;
+  std::function<ParsedRecord(const RecordFields&)> parse;
 };
 
 // Returns false if no more are wanted.
 using FoundCallback = std::function<bool(FoundRecord)>;
 using RecordCallback = std::function<bool(const Record&, const std::string& place)>;
 
+// Which parts of a document are found.
+enum class DocumentParts { all, first };
+
 // Finds the records of files, in order, until there are `max_records` (0: all); a document counts
 // once, whatever its parts. A file need not fit in memory. `progress` is told the bytes of files,
 // those of a record once it has been used. Throws Error(data) for a file whose records cannot be
 // told apart; what is wrong with one of them, its parse() throws.
 void find_records(std::span<const std::filesystem::path> files, int64_t max_records,
-                  const FoundCallback& use, const ProgressCallback& progress = {});
+                  const FoundCallback& use, const ProgressCallback& progress = {},
+                  DocumentParts parts = DocumentParts::all);
 
 // Finds and parses the records.
 void read_records(std::span<const std::filesystem::path> files, int64_t max_records,

@@ -1,5 +1,6 @@
 #include "recipe/data_options.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "base/error.h"
@@ -99,6 +100,8 @@ void DataSettings::read(const OptionSet& options) {
                             counted(std::ssize(data), "data set")),
                 "data_weights has one number for each of data, in its order");
   }
+  const auto is_zero = [](double weight) { return weight == 0.0; };
+  if (!data_weights.empty() && std::ranges::all_of(data_weights, is_zero)) fail_without_weight();
   if (val_size > 1 && val_size != static_cast<double>(static_cast<int64_t>(val_size))) {
     throw Error(ErrorKind::usage,
                 fmt::format("val_size is {}, neither a share nor a number of records", val_size),

@@ -58,15 +58,9 @@ std::span<const OptionSpec> record_options() {
 }
 
 void RecordSettings::read(const OptionSet& options) {
-  fields = {.messages = options.text("field_messages"),
-            .instruction = options.text("field_instruction"),
-            .input = options.text("field_input"),
-            .output = options.text("field_output"),
-            .system = options.text("field_system"),
-            .tools = options.text("field_tools"),
-            .text = options.text("field_text"),
-            .role = options.text("message_field_role"),
-            .content = options.text("message_field_content")};
+  for (const RecordField& field : kRecordFields) fields.*field.name = options.text(field.option);
+  fields.role = options.text("message_field_role");
+  fields.content = options.text("message_field_content");
   skip_bad_records = options.text("on_bad_record") == "skip";
 }
 

@@ -52,7 +52,8 @@ RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Token
     data.evaluation = load(eval_places, DataPart::evaluation, "eval");
     warn_of_data(eval_places, DataPart::evaluation, data.evaluation.stats(), TargetUse::scored);
   } else if (recipe.val_size > 0) {
-    std::tie(data.train, data.evaluation) = data.train.split(recipe.val_size, recipe.seed);
+    std::tie(data.train, data.evaluation) =
+        data.train.split(recipe.val_size, recipe.seed, recipe.data_weights);
   }
   data.inputs.held_out = data.evaluation.fingerprint();
   if (!recipe.data_weights.empty()) {

@@ -216,6 +216,54 @@ TEST(Data, AnEmptyFileHasNothingToShow) {
   }
 }
 
+TEST(Data, WeightsMustLeaveSomething) {
+  const TemporaryDirectory directory("jackscrew_data");
+  const std::string data = directory.file("data.jsonl", "{\"text\": \"a\"}\n");
+  for (const std::string what : {"preview quiet=true", "preview tokenizer=bytes",
+                                 "tokenize tokenizer=bytes", "stats tokenizer=bytes"}) {
+    expect_refused(run("data " + what + " data_weights=0 data=" + data + kErrorsOnly), 2,
+                   {"data_weights leave nothing to train on"});
+    expect_refused(
+        run("data " + what + " data_weights=0,0 data=" + data + "," + data + kErrorsOnly), 2,
+        {"data_weights leave nothing to train on"});
+  }
+}
+
+// A text is one record, in however many parts it is read.
+TEST(Data, ALongTextIsOneRecord) {
+  const TemporaryDirectory directory("jackscrew_data");
+  const size_t size = (size_t{16} << 20) + 1000;
+  const std::string long_text = directory.file("long.txt", std::string(size, 'a'));
+  const std::string data = " data=" + long_text + "," + directory.file("short.txt", "bcd") + kBytes;
+  const Outcome shown = run("data preview sequence_len=8" + data);
+  const std::string windows = " in windows of 8; all but the first of each are trained on\n";
+  EXPECT_TRUE(shown.out.starts_with(long_text + ": tokens" + windows)) << shown.out.substr(0, 200);
+  EXPECT_NE(shown.out.find("short.txt: 4 tokens" + windows), std::string::npos);
+  EXPECT_EQ(shown.out.find(long_text, 1), std::string::npos);
+  for (const char* style : {"", "--json "}) {
+    const std::string command = std::string("data tokenize ") + style + data;
+    EXPECT_EQ(run(command + " | wc -l").out, "2\n");
+    EXPECT_EQ(run(command + " | head -n 1 | sed 's/.train.*//' | wc -w").out,
+              std::to_string(size + (*style == 0 ? 1 : 2)) + "\n");
+  }
+}
+
+TEST(Data, NamedFieldsThatNoRecordHasAreWarnedOf) {
+  const TemporaryDirectory directory("jackscrew_data");
+  const std::string data = directory.file(
+      "data.jsonl", "{\"instruction\": \"a\", \"context\": \"c\", \"output\": \"b\"}\n");
+  const auto said = [&](const std::string& command) {
+    return run("data " + command + " data=" + data + kErrorsOnly).out;
+  };
+  for (const std::string what : {"preview quiet=true", "preview tokenizer=bytes",
+                                 "tokenize tokenizer=bytes", "stats tokenizer=bytes"}) {
+    EXPECT_NE(said(what + " field_input=contxt")
+                  .find("warning: field_input=contxt names a key that no record has"),
+              std::string::npos);
+    EXPECT_EQ(said(what + " field_input=context").find("warning"), std::string::npos);
+  }
+}
+
 // Of a data set no more is read than is needed for the warnings, be it good or bad.
 TEST(Data, PreviewDoesNotCountWhatItHasNotRead) {
   const TemporaryDirectory directory("jackscrew_data");

@@ -142,6 +142,19 @@ TEST_F(SlowQuantise, ReadsWhatItWrote) {
   EXPECT_NE(outcome.out.find("bits a weight"), std::string::npos) << outcome.out;
 }
 
+// A text is calibrated on whole, whoever speaks in it and however long a prompt is.
+TEST_F(SlowQuantise, CalibratesOnTextsWithoutAnswers) {
+  std::string questions;
+  for (int i = 0; i < 40; ++i) {
+    questions += fmt::format(
+        "{{\"messages\": [{{\"role\": \"user\", \"content\": \"{} is the number {}\"}}]}}\n",
+        std::string(60, 'q'), i);
+  }
+  const json made =
+      answer(quantise("g", "bits=4 data=" + tiny_.file("questions.jsonl", questions)));
+  EXPECT_GT(made["calibration_tokens"].get<int64_t>(), 0);
+}
+
 // What is rounded with adapters is the merged model, over plain weights or codes.
 TEST_F(SlowQuantise, RoundsAMergedModel) {
   answer(quantise("g", "bits=8"));

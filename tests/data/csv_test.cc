@@ -89,6 +89,19 @@ TEST(Csv, RowsAreRecords) {
     expect_refused(text, "data.csv:1: the fields are not separated by commas");
   }
   expect_refused("question,answer\na,b\n", "nothing to train on: its keys are question, answer");
+  // A known name in other letters or with space around it, unless another column may be meant.
+  EXPECT_EQ(read("Instruction, OUTPUT ,input\na,b,c\n"),
+            std::vector<std::string>{".csv:2 a\n\nc|b"});
+  EXPECT_EQ(read("Text,text\na,b\n"), std::vector<std::string>{".csv:2 b"});
+  expect_refused("Text,TEXT\na,b\n", "nothing to train on: its keys are Text, TEXT");
+  // What the user named is that column.
+  const fs::path path = directory.file("named.csv", "Text,Output,Instruction\na,b,c\n");
+  read_records({&path, 1}, 0,
+               [](const Record& record, const std::string&) {
+                 EXPECT_EQ(std::get<TextRecord>(record).text, "a");
+                 return true;
+               },
+               {}, {.text = "Text"});
 }
 
 }  // namespace

@@ -99,6 +99,12 @@ TEST_F(DataFiles, AreNamedByAWord) {
             "read whatever its name");
 }
 
+TEST_F(DataFiles, AreNamedInCapitalsToo) {
+  for (const char* name : {"Train.jsonl", "TEST.jsonl", "Dev-1.jsonl"}) write(name, "");
+  EXPECT_EQ(names(DataPart::train), "Train.jsonl ");
+  EXPECT_EQ(names(DataPart::evaluation), "Dev-1.jsonl ");
+}
+
 TEST_F(DataFiles, ThatMightBeMeantAreWarnedOf) {
   write("train-1.jsonl", "");
   write("readme.md", "");

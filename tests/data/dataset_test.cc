@@ -83,28 +83,6 @@ TEST_F(DatasetTest, JsonArrayAndMessageWeights) {
   EXPECT_EQ(trained_text(tokenizer_, data.example(0)), "yes<|im_end|>");
 }
 
-// What a run notices of data that are others than before. Texts alone have the fingerprint that
-// they always had.
-TEST_F(DatasetTest, TheFingerprintIsOfCallsAndWeightsToo) {
-  const auto of = [&](const std::string& answer) {
-    return read("d.jsonl",
-                R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", )" +
-                    answer + "}, {\"role\": \"assistant\", \"content\": \"end\"}]}\n",
-                options(100))
-        .fingerprint();
-  };
-  const auto call = [](const char* argument) {
-    return std::string(R"("content": "c", "tool_calls": [{"type": "function", "function": )"
-                       R"({"name": "f", "arguments": {"x": )") +
-           argument + "}}}]";
-  };
-  const std::string plain = of(R"("content": "c")");
-  EXPECT_EQ(of(R"("content": "c", "train": true)"), plain);
-  EXPECT_NE(of(R"("content": "c", "train": false)"), plain);
-  EXPECT_NE(of(call("1")), plain);
-  EXPECT_NE(of(call("1")), of(call("2")));
-}
-
 TEST_F(DatasetTest, TruncatesDropsAndCounts) {
   const std::string text =
       R"({"prompt": "short", "completion": "ok"})"
@@ -432,6 +410,23 @@ TEST(DatasetSplit, IsAPartitionThatDependsOnTheSeedAlone) {
   for (const double bad : {0.0, -1.0, 100.0, 0.999, std::nan("")}) {
     expect_error(ErrorKind::usage, "val_size", [&] { all.split(bad, 1); });
   }
+}
+
+TEST(DatasetSplit, DrawsNothingOfADataSetThatIsNotTrainedOn) {
+  std::vector<Dataset> parts;
+  for (const int32_t id : {1, 2, 3}) {
+    parts.emplace_back(std::vector<Example>(10, Example{{id, id}, {0, 1}}), 10);
+  }
+  const Dataset all = Dataset::join(parts);
+  const auto drawn = [&](std::vector<double> weights) { return all.split(15, 1, weights).second; };
+  std::set<int32_t> ids;
+  for (const Example& example : examples_of(drawn({1, 0, 0.5}))) ids.insert(example.ids[0]);
+  EXPECT_EQ(ids, (std::set<int32_t>{1, 3}));
+  EXPECT_NE(drawn({1, 0, 1}).fingerprint(), drawn({1, 1, 0}).fingerprint());
+  EXPECT_EQ(drawn({1, 2, 3}).fingerprint(), drawn({}).fingerprint());
+  expect_error(ErrorKind::usage, "val_size 15 is too large for 10 examples", [&] {
+    drawn({1, 0, 0});
+  });
 }
 
 TEST_F(DatasetTest, TellsWhatTheTemplateDoesToConversations) {

@@ -141,6 +141,26 @@ TEST_F(DatasetTest, TextIsReadInPartsThatDoNotShow) {
   EXPECT_EQ(first_part("abc", 6), 3u);
 }
 
+// Whoever shows the beginning of a text reads no more than that, and goes on to the next.
+TEST_F(DatasetTest, FirstPartsAreRecordsOfTheirOwn) {
+  const std::vector<fs::path> files = {write("a.txt", std::string(size_t{17} << 20, 'a')),
+                                       write("b.txt", "b")};
+  for (const DocumentParts parts : {DocumentParts::all, DocumentParts::first}) {
+    std::string seen;
+    find_records(
+        files, 2,
+        [&](const FoundRecord& found) {
+          const auto document = std::get<DocumentRecord>(found.parse({}).record);
+          seen += fmt::format("{}{}{}{} ", document.text[0], document.begins ? " begins" : "",
+                              document.ends ? " ends" : "", found.ends ? "," : "");
+          return true;
+        },
+        {}, parts);
+    EXPECT_EQ(seen, parts == DocumentParts::all ? "a begins a ends, b begins ends, "
+                                                : "a begins, b begins ends, ");
+  }
+}
+
 // Windows do not depend on how the text came.
 TEST_F(DatasetTest, WindowsOfATextInParts) {
   const Ids ids = tokenizer_.encode(std::string(500, 'x') + " and so on", true);

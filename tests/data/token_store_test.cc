@@ -126,6 +126,43 @@ TEST_F(TokenFileTest, OfAnotherDayIsUsedUnlessTheTemplateAsksForIt) {
   }
 }
 
+// What the plain format made stands for nothing that the model's own template would make.
+TEST_F(TokenFileTest, OfTheTemplateThatIsRefusedIsNotUsed) {
+  write_data(4);
+  TokenizerData own = tokenizer_.data();
+  own.chat_template = "{% include 'other' %}";
+  const auto with = [&](const char* name) {
+    DatasetOptions o = options(100);
+    o.examples.format = chat_format(name, own, {});
+    return o;
+  };
+  read_kept(with("plain"));
+  EXPECT_TRUE(read_kept(with("plain")).second);
+  expect_error(ErrorKind::model, "the model's", [&] { read_kept(with("auto")); });
+}
+
+// A run that goes on is warned as the one before it.
+TEST_F(TokenFileTest, KnowsWhichFieldsWereNotThere) {
+  write_data(4);
+  DatasetOptions o = options(100);
+  o.examples.fields = {.instruction = "prompt", .output = "completion", .system = "sistem"};
+  for (const bool again : {false, true}) {
+    const auto [data, from_file] = read_kept(o);
+    EXPECT_EQ(from_file, again);
+    EXPECT_EQ(
+        data_warnings(data.stats()),
+        std::vector<std::string>{"field_system=sistem names a key that no record has: what is "
+                                 "meant is not read"});
+  }
+  // It is enough that one of several data sets has it.
+  write("data.jsonl", R"({"prompt": "Q", "completion": "A", "sistem": null})");
+  const Dataset parts[] = {read_kept(o).first, read("other.jsonl", R"({"text": "t"})", o),
+                           read("other.txt", "t t", o)};
+  EXPECT_TRUE(data_warnings(Dataset::join(parts).stats()).empty());
+  EXPECT_EQ(data_warnings(parts[1].stats()).size(), 3u);
+  EXPECT_TRUE(data_warnings(parts[2].stats()).empty());
+}
+
 TEST_F(TokenFileTest, IsKnownFromFilesOfOthers) {
   write_data(3);
   read_kept(options(100));

@@ -107,6 +107,24 @@ TEST(Tools, OfShareGpt) {
 }
 
 // Content that is missing, null or empty is three things to a template, as in transformers.
+// As OpenAI wrote them before there were tools: a call is a member of its message, and its result
+// is of the role "function".
+TEST(Tools, OfOldFunctionCalls) {
+  const ConversationRecord record = parse(Json::parse(R"({"messages": [
+      {"role": "user", "content": "q"},
+      {"role": "assistant", "content": null,
+       "function_call": {"name": "now", "arguments": "{\"zone\": \"UTC\"}"}, "tool_calls": null},
+      {"role": "function", "name": "now", "content": "12"},
+      {"role": "assistant", "content": "a", "function_call": null}]})"));
+  EXPECT_EQ(record.messages[1].fields.size(), 1u);
+  EXPECT_EQ(
+      rendered(own_format("{% for m in messages %}{{ m.role }} {% for c in m.tool_calls or [] %}"
+                          "{{ c.type }} {{ c.function.name }} {{ c.function.arguments.zone }} "
+                          "{% endfor %}{% endfor %}"),
+               record),
+      "user assistant function now UTC tool assistant ");
+}
+
 TEST(Tools, MayComeWithoutContent) {
   const auto call = [](const std::string& content) {
     return std::get<ConversationRecord>(parse_record(

@@ -1,6 +1,7 @@
 // What becomes of a run's data, through the program.
 #include <fmt/format.h>
 
+#include "tests/cli/expect_refused.h"
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -65,6 +66,20 @@ TEST_F(SlowData, EvaluationOfSeveralFiles) {
     return result["loss"].get<double>() * result["tokens"].get<double>();
   };
   EXPECT_NEAR(nats(both), nats(a) + nats(b), 1e-9 * nats(both));
+}
+
+// What is not trained on is not held out of the training data either.
+TEST_F(SlowData, NothingIsHeldOutOfADataSetOfWeightZero) {
+  const std::string both = "data=" + tiny_.data() + "," + tiny_.eval_data() + " ";
+  tiny_.must_train("held", both + "method=full max_steps=1 val_size=3 data_weights=1,0");
+  const std::string held_out = tiny_.events("held", "start")[0]["eval_data_fingerprint"];
+  EXPECT_TRUE(held_out.starts_with("3 of 40 examples ")) << held_out;
+  const std::string recipe =
+      tiny_.file("weights.yaml", fmt::format("data: [{}, {}]\nval_size: 5\ndata_weights: [0, 1]\n",
+                                             tiny_.data(), tiny_.eval_data()));
+  expect_refused(run("eval " + recipe + " model=" + tiny_.config() +
+                     " init=random tokenizer=bytes" + kErrorsOnly),
+                 2, {"val_size 5 is too large for 5 examples"});
 }
 
 // A directory's files are for training or evaluation by their names, and what is not used is said.

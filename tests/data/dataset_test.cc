@@ -412,23 +412,6 @@ TEST(DatasetSplit, IsAPartitionThatDependsOnTheSeedAlone) {
   }
 }
 
-TEST(DatasetSplit, DrawsNothingOfADataSetThatIsNotTrainedOn) {
-  std::vector<Dataset> parts;
-  for (const int32_t id : {1, 2, 3}) {
-    parts.emplace_back(std::vector<Example>(10, Example{{id, id}, {0, 1}}), 10);
-  }
-  const Dataset all = Dataset::join(parts);
-  const auto drawn = [&](std::vector<double> weights) { return all.split(15, 1, weights).second; };
-  std::set<int32_t> ids;
-  for (const Example& example : examples_of(drawn({1, 0, 0.5}))) ids.insert(example.ids[0]);
-  EXPECT_EQ(ids, (std::set<int32_t>{1, 3}));
-  EXPECT_NE(drawn({1, 0, 1}).fingerprint(), drawn({1, 1, 0}).fingerprint());
-  EXPECT_EQ(drawn({1, 2, 3}).fingerprint(), drawn({}).fingerprint());
-  expect_error(ErrorKind::usage, "val_size 15 is too large for 10 examples", [&] {
-    drawn({1, 0, 0});
-  });
-}
-
 TEST_F(DatasetTest, TellsWhatTheTemplateDoesToConversations) {
   const std::string text =
       R"({"messages": [{"role": "user", "content": "Q1"}, {"role": "assistant", "content": "A1"},)"

@@ -1,6 +1,8 @@
 // What a run notices of data that are others than before.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/data/dataset_fixture.h"
 
 namespace jackscrew {
@@ -63,6 +65,24 @@ TEST_F(DatasetTest, TheFingerprintIsOfTheBordersOfFiles) {
     return Dataset::read(directory_ / "two", tokenizer_, options(100)).fingerprint();
   };
   EXPECT_NE(of_two("one two", " three"), of_two("one", " two three"));
+}
+
+// Nor is held out what is no training data: which data sets were drawn from is noticed.
+TEST(DatasetSplit, DrawsNothingOfADataSetThatIsNotTrainedOn) {
+  std::vector<Dataset> parts;
+  for (const int32_t id : {1, 2, 3}) {
+    parts.emplace_back(std::vector<Example>(10, Example{{id, id}, {0, 1}}), 10);
+  }
+  const Dataset all = Dataset::join(parts);
+  const auto drawn = [&](std::vector<double> weights) { return all.split(15, 1, weights).second; };
+  std::set<int32_t> ids;
+  for (const Example& example : examples_of(drawn({1, 0, 0.5}))) ids.insert(example.ids[0]);
+  EXPECT_EQ(ids, (std::set<int32_t>{1, 3}));
+  EXPECT_NE(drawn({1, 0, 1}).fingerprint(), drawn({1, 1, 0}).fingerprint());
+  EXPECT_EQ(drawn({1, 2, 3}).fingerprint(), drawn({}).fingerprint());
+  expect_error(ErrorKind::usage, "val_size 15 is too large for 10 examples", [&] {
+    drawn({1, 0, 0});
+  });
 }
 
 }  // namespace

@@ -28,13 +28,23 @@ class Braces {
   size_t open_ = 0;
 };
 
+// Whether the text is a list in brackets. Brackets of their own, as "[qk]_proj|.*[v]" has them, are
+// of an item.
+bool is_bracketed(std::string_view text) {
+  if (!text.starts_with('[')) return false;
+  size_t open = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '[') ++open;
+    if (text[i] == ']' && --open == 0) return i + 1 == text.size();
+  }
+  return false;
+}
+
 }  // namespace
 
 std::vector<std::string> list_items(std::string_view text) {
   text = trim(text);
-  if (text.size() >= 2 && text.front() == '[' && text.back() == ']') {
-    text = trim(text.substr(1, text.size() - 2));
-  }
+  if (is_bracketed(text)) text = trim(text.substr(1, text.size() - 2));
   std::vector<std::string> items;
   if (text.empty()) return items;
   std::string item;

@@ -17,7 +17,6 @@
 #include "cli/commands.h"
 #include "cli/generation_setup.h"
 #include "cli/interruption.h"
-#include "session/fit.h"
 #include "session/loading.h"
 
 namespace jackscrew {
@@ -158,11 +157,13 @@ int converse(const Recipe& given) {
                      setup.recipe.model));
   }
   const int64_t context = std::min(setup.recipe.context, setup.longest_text);
-  const SessionUse use = chat_use(context);
-  const SessionPlan plan = Session::rehearse(setup.recipe, setup.files, use);
-  require_fit(setup.recipe, setup.files, use, plan);
+  if (setup.format.is_plain()) {
+    // The second message needs what ends the answer to the first.
+    const std::array<Message, 2> turn = {Message{"user", ""}, Message{"assistant", ""}};
+    render_chat(setup.format, turn);
+  }
   const auto session =
-      load_session(setup.recipe, setup.files, use, plan, stderr_style(setup.recipe.quiet));
+      open_session(setup.recipe, setup.files, chat_use(context), stderr_style(setup.recipe.quiet));
   setup.options.stop = &interrupt.stopped();
   Chat chat(*session, setup.tokenizer, setup.format, setup.recipe.system, setup.options, context);
   Conversation(chat, setup.recipe, interrupt).run();

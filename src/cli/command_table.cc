@@ -29,10 +29,13 @@ std::vector<Subcommand> make_table() {
                         "train_on_inputs"};
   const Names written = {"output_dir", "overwrite", "json"};
   const Names random = {"init", "checkpoint_dtype"};
-  const Subcommand::Accepted of_a_run = {{kMethod, kSchedule, kRanks}, rate_fits_a_run};
+  const Names of_a_run = {kMethod, kSchedule, kRanks};
   // Of merge and export, where they do as quantize does.
+  const auto fits_a_run = [](const OptionSet& options) {
+    return quantises(options) && rate_fits_a_run(options);
+  };
   const std::vector<Subcommand::Accepted> rounding = {{{kData, kQuantisation}, quantises},
-                                                      of_a_run};
+                                                      {of_a_run, fits_a_run}};
   return {
       {.name = "train",
        .summary = "fine-tune a model, or train one from scratch",
@@ -145,7 +148,7 @@ std::vector<Subcommand> make_table() {
        .tables = {kModel, kData, kRecords, kQuantisation, kConversion, kMachine},
        .options = joined({computing, written, {"ranks"}}),
        .unused = joined({random, {"data_weights", "val_size", "packing"}}),
-       .accepted = {of_a_run},
+       .accepted = {{of_a_run, rate_fits_a_run}},
        .run = run_quantise},
       {.name = "compare",
        .summary = "show how far models are from the first of them: loss, KL, size, speed",

@@ -17,6 +17,7 @@
 #include "learners/learner.h"
 #include "products/product.h"
 #include "recipe/foreign_recipe.h"
+#include "recipe/recipe_file.h"
 #include "recipe/recipe_text.h"
 #include "session/place.h"
 #include "train/run_exports.h"
@@ -113,29 +114,44 @@ void print_schema() {
   fmt::print("{}\n", schema.dump(2));
 }
 
-// Prints the method's annotated recipe; with `all`, every option with the value that it has there.
-int init(const std::string& method, bool all) {
+// The recipe of recipes/ with this name; nullptr if there is none.
+const EmbeddedText* find_recipe_text(std::string_view name) {
+  const auto texts = recipe_texts();
+  const auto found = std::ranges::find(texts, name, &EmbeddedText::name);
+  return found == texts.end() ? nullptr : &*found;
+}
+
+// The recipe's text with run.yaml in its commands, where it has the file's path in the source tree.
+std::string text_for_user(const EmbeddedText& recipe) {
+  const std::string place = fmt::format("recipes/{}.yaml", recipe.name);
+  std::string text = recipe.text;
+  for (size_t at = 0; (at = text.find(place, at)) != std::string::npos;) {
+    text.replace(at, place.size(), "run.yaml");
+  }
+  return text;
+}
+
+// Prints the annotated recipe of a method, or the one that recipes/ has under this name (int4);
+// with `all`, every option with the value that it has there.
+int init(const std::string& name, bool all) {
+  const EmbeddedText* text = find_recipe_text(name);
+  const bool is_preset = std::ranges::find(presets(), name, &Preset::name) != presets().end();
   OptionSet options = program_options();
-  options.set("method", method, "config init");
+  if (text == nullptr || is_preset) {
+    options.set("method", name, "config init");
+  } else {
+    for (const Assignment& line : parse_recipe_text(text->text, name)) options.set(line);
+  }
   const Recipe recipe = resolve_recipe(options, method_tables());
   if (all) {
     // What nobody has set stays open, so that another method in the edited file brings its own.
     fmt::print("# Run with: jackscrew train FILE.yaml\n{}", given_yaml(recipe));
     return 0;
   }
-  for (const EmbeddedText& known : recipe_texts()) {
-    if (std::string_view(known.name) != method) continue;
-    // The commands in its comments use the file's path in the source tree.
-    const std::string place = fmt::format("recipes/{}.yaml", method);
-    std::string text = known.text;
-    for (size_t at = 0; (at = text.find(place, at)) != std::string::npos;) {
-      text.replace(at, place.size(), "run.yaml");
-    }
-    fmt::print("{}# All other options: jackscrew config init {} --all, or jackscrew help train\n",
-               text, method);
-    return 0;
-  }
-  fail(ErrorKind::generic, "there is no recipe of method {}", method);
+  if (text == nullptr) fail(ErrorKind::generic, "there is no recipe of method {}", name);
+  fmt::print("{}# All other options: jackscrew config init {} --all, or jackscrew help train\n",
+             text_for_user(*text), name);
+  return 0;
 }
 
 // Lists the keys of another program's recipe and what they are here.
@@ -151,7 +167,7 @@ void print_report(const RecipeReport& report) {
   }
 }
 
-// Refuses what train would refuse whatever the model and the machine are.
+// Refuses what contradicts itself whatever the command, the model and the machine are.
 void check_run(const Recipe& recipe) {
   // An adapter has settings of its own, which only its files say.
   if (recipe.adapter.empty()) find_learner(recipe.learner).make(recipe.options);

@@ -11,6 +11,7 @@
 #include "cli/quantise.h"
 #include "cli/written_loss.h"
 #include "conversion/convert.h"
+#include "session/adapter.h"
 #include "session/plan.h"
 
 namespace jackscrew {
@@ -96,6 +97,8 @@ int convert(const Recipe& recipe, const char* command) {
 int convert_adapter(const Recipe& recipe) {
   recipe.options.require("model", "export");
   recipe.options.require("adapter", "export format=gguf_adapter");
+  // Refuses options that contradict the adapter, as merge does.
+  if (recipe.adapters.size() == 1) with_adapter_options(recipe);
   if (!recipe.eval_data.empty()) {
     throw Error(ErrorKind::usage,
                 "format=gguf_adapter changes nothing that eval_data could measure",

@@ -100,9 +100,7 @@ int score(const Recipe& given) {
                        .max_positions = recipe.sequence_len,
                        .kv_tokens = 0,
                        .logits_rows = 0};
-  const SessionPlan plan = Session::rehearse(recipe, files, use);
-  require_fit(recipe, files, use, plan);
-  const auto session = load_session(recipe, files, use, plan, style);
+  const auto session = open_session(recipe, files, use, style);
   EvalResult all;
   std::vector<EvalResult> results;
   for (const Dataset& part : parts) {

@@ -13,7 +13,6 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/generation_setup.h"
-#include "session/fit.h"
 #include "session/loading.h"
 
 namespace jackscrew {
@@ -89,9 +88,7 @@ int write_answer(const Recipe& given) {
   options.max_new_tokens = room_for_answer(setup, prompt_tokens);
 
   const SessionUse use = generation_use(prompt_tokens, options.max_new_tokens);
-  const SessionPlan plan = Session::rehearse(recipe, files, use);
-  require_fit(recipe, files, use, plan);
-  const auto session = load_session(recipe, files, use, plan, stderr_style(recipe.quiet));
+  const auto session = open_session(recipe, files, use, stderr_style(recipe.quiet));
 
   StreamDecoder decoder(setup.tokenizer, true);
   std::string text;

@@ -77,9 +77,7 @@ int write_logits(const Recipe& given) {
                        .max_positions = tokens,
                        .kv_tokens = 0,
                        .logits_rows = tokens};
-  const SessionPlan plan = Session::rehearse(recipe, files, use);
-  require_fit(recipe, files, use, plan);
-  const auto session = load_session(recipe, files, use, plan, stderr_style(recipe.quiet));
+  const auto session = open_session(recipe, files, use, stderr_style(recipe.quiet));
   const Tensor logits = session->logits(ids, tokens, false);
   const Tensor id_view(ids.data(), DType::i32, {tokens});
   AtomicFile file(recipe.output);

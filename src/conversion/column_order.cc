@@ -26,4 +26,11 @@ std::vector<float> column_costs(const Tensor& u, int64_t cols) {
   return costs;
 }
 
+void propagate_errors(Ops& ops, const Tensor& errors, const Tensor& u, const Tensor& w,
+                      int64_t begin, int64_t end) {
+  if (end == w.cols()) return;
+  ops.gemm(errors.columns(0, end - begin), Transpose::no, u.rows(begin, end).columns(end, w.cols()),
+           Transpose::no, w.columns(end, w.cols()), Accumulate::yes);
+}
+
 }  // namespace jackscrew

@@ -17,4 +17,10 @@ void reorder_columns(Ops& ops, const Tensor& w, const std::vector<int32_t>& orde
 // U_kk²; all 1 where there is no U.
 std::vector<float> column_costs(const Tensor& u, int64_t cols);
 
+// The columns after a block [begin, end) make up for what was rounded in it: w[:, end:] += errors ×
+// U[begin:end, end:] (GPTQ, Frantar et al. 2022, section 3.3, step 2). `errors` is f32 [rows, at
+// least end - begin], (rounded - w) / U_kk of each column.
+void propagate_errors(Ops& ops, const Tensor& errors, const Tensor& u, const Tensor& w,
+                      int64_t begin, int64_t end);
+
 }  // namespace jackscrew

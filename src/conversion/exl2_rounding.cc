@@ -46,26 +46,28 @@ class GroupRounding {
   void round(size_t g, int64_t first, int64_t begin, int64_t end) {
     const auto [count, bits] = out_.matrix.groups[g];
     const float lowest = -static_cast<float>(1 << (bits - 1));
-    Exl2Tile tile{w_.data<float>(),
-                  cost_.data(),
-                  row_absmax_.data(),
-                  w_.rows(),
-                  w_.cols(),
-                  first,
-                  count,
-                  first + count < end ? out_.matrix.groups[g + 1].columns : 0,
-                  lowest,
-                  {},
-                  tried_codes_.data(),
-                  tried_costs_.data(),
-                  begin,
-                  end,
-                  0,
-                  u_.data<float>(),
-                  out_.matrix.codes.data(),
-                  out_.matrix.scale_codes.data() + static_cast<int64_t>(g) * w_.rows(),
-                  errors_.view().data<float>(),
-                  sums_.data()};
+    uint8_t* const scale_codes =
+        out_.matrix.scale_codes.data() + static_cast<int64_t>(g) * w_.rows();
+    Exl2Tile tile{.w = w_.data<float>(),
+                  .cost = cost_.data(),
+                  .row_absmax = row_absmax_.data(),
+                  .rows = w_.rows(),
+                  .cols = w_.cols(),
+                  .first = first,
+                  .count = count,
+                  .next_count = first + count < end ? out_.matrix.groups[g + 1].columns : 0,
+                  .lowest = lowest,
+                  .scale_max_256th = {},
+                  .tried_codes = tried_codes_.data(),
+                  .tried_costs = tried_costs_.data(),
+                  .begin = begin,
+                  .end = end,
+                  .chosen = 0,
+                  .u = u_.data<float>(),
+                  .codes = out_.matrix.codes.data(),
+                  .scale_codes = scale_codes,
+                  .errors = errors_.view().data<float>(),
+                  .sums = sums_.data()};
     if (first == begin) for_tiles(kernels_.find_row_absmax, tile);
     const float absmax = *std::max_element(row_absmax_.begin(), row_absmax_.end());
     std::array<f16, kTriedScales> scale_max;
@@ -87,10 +89,7 @@ class GroupRounding {
 
   // Propagates the errors of a block's rounded columns to the columns after it.
   void end_block(int64_t begin, int64_t end) {
-    if (end == w_.cols()) return;
-    ops_.gemm(errors_.view().columns(0, end - begin), Transpose::no,
-              u_.rows(begin, end).columns(end, w_.cols()), Transpose::no,
-              w_.columns(end, w_.cols()), Accumulate::yes);
+    propagate_errors(ops_, errors_.view(), u_, w_, begin, end);
   }
 
  private:
@@ -130,7 +129,10 @@ Exl2Rounding round_exl2(Ops& ops, Memory& memory, const WeightSpec& weight, cons
                         const Tensor& u, const Exl2Groups& groups) {
   const int64_t rows = w.rows(), cols = w.cols();
   check_finite(weight, w);
-  Exl2Rounding out{{rows, cols, groups, {}, {}, {}, {}}, {}};
+  Exl2Rounding out;
+  out.matrix.rows = rows;
+  out.matrix.cols = cols;
+  out.matrix.groups = groups;
   out.matrix.codes.resize(static_cast<size_t>(checked_mul(rows, cols)));
   out.matrix.scale_codes.resize(groups.size() * static_cast<size_t>(rows));
   out.matrix.scale_max.resize(groups.size());

@@ -55,25 +55,22 @@ GptqMatrix round_gptq(Ops& ops, Memory& memory, const WeightSpec& weight, const 
   // a block's width end with a block; within a block, a row is rounded from first column to last.
   for (int64_t begin = 0; begin < cols; begin += kGptqColumns) {
     const int64_t end = std::min(cols, begin + kGptqColumns);
-    const GptqColumns columns{w.data<float>(),
-                              u.empty() ? nullptr : u.data<float>(),
-                              cost.data(),
-                              cols,
-                              begin,
-                              end,
-                              size,
-                              out.groups,
-                              layout.bits,
-                              layout.symmetric,
-                              out.codes.data(),
-                              out.zeros.data(),
-                              out.scales.data(),
-                              errors.view().data<float>()};
+    const GptqColumns columns{.w = w.data<float>(),
+                              .u = u.empty() ? nullptr : u.data<float>(),
+                              .cost = cost.data(),
+                              .cols = cols,
+                              .begin = begin,
+                              .end = end,
+                              .group_size = size,
+                              .groups = out.groups,
+                              .bits = layout.bits,
+                              .symmetric = layout.symmetric,
+                              .codes = out.codes.data(),
+                              .zeros = out.zeros.data(),
+                              .scales = out.scales.data(),
+                              .errors = errors.view().data<float>()};
     for_rows(ops.threads(), rows, [&](int64_t row) { round_row(columns, row); });
-    if (u.empty() || end == cols) continue;
-    ops.gemm(errors.view().columns(0, end - begin), Transpose::no,
-             u.rows(begin, end).columns(end, cols), Transpose::no, w.columns(end, cols),
-             Accumulate::yes);
+    if (!u.empty()) propagate_errors(ops, errors.view(), u, w, begin, end);
   }
   check_f16_range(weight, out, layout);
   out.group_of.resize(static_cast<size_t>(cols));

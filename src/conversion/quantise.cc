@@ -181,6 +181,8 @@ QuantisationSettings quantisation_settings(const Recipe& recipe, const Converted
   ProgressBar bar(std::cerr, style, "checking model", checksum_bytes(model.base), "B");
   settings["model"] = sum(model_checksum(model.base, bar.callback()));
   bar.finish();
+  // The run that has to fit has scratch memory for each thread.
+  if (rate_fits_a_run(recipe)) settings["threads"] = std::to_string(recipe.threads);
   settings["calibration_sequences"] = std::to_string(text.sequences);
   settings["sequence_len"] = std::to_string(text.sequence_len);
   settings["data"] = sum(crc32c(

@@ -112,7 +112,7 @@ bool mixes_gguf_types(const OptionSet& options) {
   // Storage may be a method's, such as qlora's.
   const bool has_storage = options.was_set("storage") && options.text("storage") != "keep";
   return is_gguf_output(options.text("format"), output_of(options)) && !has_storage &&
-         (asks_for(options, "bits") || has_memory_budget(options));
+         (options.was_set("bits") || has_memory_budget(options));
 }
 
 bool rate_fits_a_run(const OptionSet& options) {

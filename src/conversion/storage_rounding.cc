@@ -72,8 +72,17 @@ double round_columns(Ops& ops, Memory& memory, const Tensor& w, const Tensor& u,
   const AddRowKernel add_row = ops.isa() == IsaLevel::v3 ? v3::kAddRow : v4::kAddRow;
   for (int64_t begin = 0; begin < cols; begin += kColumns) {
     const int64_t end = std::min(cols, begin + kColumns);
-    const Columns columns{rounding, add_row, w,     u,   errors.view(), weights,
-                          order,    places,  begin, end, blocks};
+    const Columns columns{.rounding = rounding,
+                          .add_row = add_row,
+                          .w = w,
+                          .u = u,
+                          .errors = errors.view(),
+                          .weights = weights,
+                          .order = order,
+                          .places = places,
+                          .begin = begin,
+                          .end = end,
+                          .blocks = blocks};
     for_rows(ops.threads(), rows, [&](int64_t row) {
       columns.round(row);
       const float* of_row = errors.view().data<float>() + row * kColumns;
@@ -82,10 +91,7 @@ double round_columns(Ops& ops, Memory& memory, const Tensor& w, const Tensor& u,
         row_errors[static_cast<size_t>(row)] += off * off;
       }
     });
-    if (end == cols) break;
-    ops.gemm(errors.view().columns(0, end - begin), Transpose::no,
-             u.rows(begin, end).columns(end, cols), Transpose::no, w.columns(end, cols),
-             Accumulate::yes);
+    propagate_errors(ops, errors.view(), u, w, begin, end);
   }
   if (rounding.place != nullptr) rounding.place(apart, storage);
   return std::accumulate(row_errors.begin(), row_errors.end(), 0.0);

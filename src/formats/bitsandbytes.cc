@@ -221,18 +221,18 @@ std::vector<TensorBytes> nf4_tensors(const std::string& name, const Format& form
                 {"blocksize", kNf4Block},
                 {"dtype", dtype},
                 {"shape", {storage.rows, storage.cols}}};
-  add("", "U8", {parts.codes.size(), 1}, parts.codes.raw(), parts.codes.bytes());
-  add_part(".absmax", parts.absmax);
-  add(".quant_map", "F32", {16}, nf4_values().data(), 16 * sizeof(float));
+  add(kNf4Weight, "U8", {parts.codes.size(), 1}, parts.codes.raw(), parts.codes.bytes());
+  add_part(kNf4Absmax, parts.absmax);
+  add(kNf4Codebook, "F32", {16}, nf4_values().data(), 16 * sizeof(float));
   if (is_double) {
-    add_part(".nested_absmax", parts.nested_absmax);
-    add(".nested_quant_map", "F32", {256}, signed_dynamic_map().values, 256 * sizeof(float));
+    add_part(kNf4NestedAbsmax, parts.nested_absmax);
+    add(kNf4NestedCodebook, "F32", {256}, signed_dynamic_map().values, 256 * sizeof(float));
     state["nested_blocksize"] = kNf4NestedBlock;
     state["nested_dtype"] = "float32";
     state["nested_offset"] = static_cast<double>(parts.offset.data<float>()[0]);
   }
   const std::string text = dump_json(state, -1);
-  add(".quant_state.bitsandbytes__nf4", "U8", {static_cast<int64_t>(text.size())}, text.data(),
+  add(kNf4State, "U8", {static_cast<int64_t>(text.size())}, text.data(),
       static_cast<int64_t>(text.size()));
   return out;
 }

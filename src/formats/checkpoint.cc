@@ -223,9 +223,9 @@ void restore_files(const fs::path& checkpoint, const std::map<std::string, Saved
   const auto find = [&](const StateRef& state) {
     const auto found = files.find(state.name);
     if (found == files.end() ||
-        found->second.first.bytes().size() < static_cast<size_t>(state.view.bytes())) {
-      damaged(checkpoint, fmt::format("the master of {} is missing or of another shape: the recipe "
-                                      "has changed",
+        std::ssize(found->second.first.bytes()) != booked_bytes(state.view.bytes())) {
+      damaged(checkpoint, fmt::format("the master of {} is missing, or of another shape or type: "
+                                      "the recipe has changed",
                                       state.name));
     }
     return found->second.first.bytes().first(static_cast<size_t>(state.view.bytes()));

@@ -42,10 +42,6 @@ void Chat::forget() {
   if (!system_.empty()) messages_.push_back({"system", system_});
 }
 
-std::vector<int32_t> Chat::encode() const {
-  return encode_segments(tokenizer_, render_chat(format_, messages_, true).segments).ids;
-}
-
 // Says that the newest message alone takes `tokens`, which leaves no room for an answer of
 // `wanted`.
 void Chat::refuse(int64_t tokens, int64_t wanted) const {
@@ -69,7 +65,7 @@ void Chat::make_room(Answer& answer) {
   const int64_t wanted = std::min(options_.max_new_tokens, context_ / kShareOfAnswer);
   const size_t first = system_.empty() ? 0 : 1;
   while (true) {
-    prompt_ = encode();
+    prompt_ = encode_conversation(tokenizer_, format_, messages_);
     const auto tokens = static_cast<int64_t>(prompt_.size());
     if (tokens + wanted <= context_) return;
     if (messages_.size() <= first + 1) refuse(tokens, wanted);

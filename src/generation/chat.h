@@ -35,7 +35,6 @@ class Chat {
   void forget();
 
  private:
-  std::vector<int32_t> encode() const;
   void make_room(Answer& answer);
   [[noreturn]] void refuse(int64_t tokens, int64_t wanted) const;
 

@@ -107,25 +107,34 @@ void Sampler::keep_top_p() {
   candidates_.resize(kept);
 }
 
+namespace {
+
+std::vector<int32_t> not_empty(std::vector<int32_t> ids) {
+  if (!ids.empty()) return ids;
+  throw Error(ErrorKind::usage, "there is no prompt to continue",
+              "neither the text nor its chat template gives a token to begin with");
+}
+
+}  // namespace
+
+std::vector<int32_t> encode_conversation(const Tokenizer& tokenizer, const ChatFormat& format,
+                                         std::span<const Message> messages) {
+  return not_empty(encode_segments(tokenizer, render_chat(format, messages, true).segments).ids);
+}
+
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat& format,
                                    const std::string& system, const std::string& prompt) {
-  std::vector<int32_t> ids;
   if (format.is_plain() && system.empty()) {
     // Special tokens spelled out in the prompt count as special, as in a text record.
-    ids = tokenizer.encode(prompt, true);
+    std::vector<int32_t> ids = tokenizer.encode(prompt, true);
     const bool has_bos = !ids.empty() && ids.front() == tokenizer.bos();
     if (tokenizer.add_bos() && !has_bos) ids.insert(ids.begin(), tokenizer.bos());
-  } else {
-    std::vector<Message> messages;
-    if (!system.empty()) messages.push_back({"system", system});
-    messages.push_back({"user", prompt});
-    ids = encode_segments(tokenizer, render_chat(format, messages, true).segments).ids;
+    return not_empty(std::move(ids));
   }
-  if (ids.empty()) {
-    throw Error(ErrorKind::usage, "there is no prompt to continue",
-                "give prompt=TEXT: this tokenizer has no token that begins a text");
-  }
-  return ids;
+  std::vector<Message> messages;
+  if (!system.empty()) messages.push_back({"system", system});
+  messages.push_back({"user", prompt});
+  return encode_conversation(tokenizer, format, messages);
 }
 
 std::vector<int32_t> end_tokens(const Tokenizer& tokenizer, const ModelFiles& files) {

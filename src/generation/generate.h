@@ -53,6 +53,11 @@ class Sampler {
   std::vector<Candidate> candidates_;  // keeps its capacity between draws
 };
 
+// The ids of a conversation up to where the next answer begins. Throws Error(usage) if there are
+// none.
+std::vector<int32_t> encode_conversation(const Tokenizer& tokenizer, const ChatFormat& format,
+                                         std::span<const Message> messages);
+
 // The ids given to a model: the prompt as a user's message, after a system message unless that is
 // empty, up to where the answer begins. In the plain format, the text itself, to be continued.
 // Throws Error(usage) when that is empty.

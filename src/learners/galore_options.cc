@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -169,12 +170,11 @@ GaloreSettings::GaloreSettings(const OptionSet& options)
 }
 
 void GaloreSettings::settle(std::span<const WeightSpec> weights) const {
-  const bool any = std::any_of(weights.begin(), weights.end(),
-                               [&](const WeightSpec& weight) { return targets(weight); });
-  if (!any) {
-    throw Error(ErrorKind::usage, "galore_target: no linear layer of the model's blocks",
-                "their modules: " + linear_module_names() + "; jackscrew inspect shows the paths");
+  std::set<std::string> linears;
+  for (const WeightSpec& weight : weights) {
+    if (weight.is_block_matrix()) linears.insert(weight.path());
   }
+  check_targets_exist(targets_, "galore_target", linears);
   for (const WeightSpec& weight : weights) {
     if (!targets(weight)) continue;
     const int64_t own = rank_of(weight);

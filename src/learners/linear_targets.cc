@@ -61,4 +61,19 @@ ModuleTargets linear_targets(const OptionSet& options, const char* name) {
   return ModuleTargets::from_names(std::move(names));
 }
 
+void check_targets_exist(const ModuleTargets& targets, const char* name,
+                         const std::set<std::string>& linears) {
+  const auto refuse = [&](const std::string& target) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: {} is no linear layer of the model's blocks", name, target),
+                "their modules: " + linear_module_names() + "; jackscrew inspect shows the paths");
+  };
+  for (const std::string& target : targets.names()) {
+    const auto names = [&](const std::string& path) { return names_module(target, path); };
+    if (std::ranges::none_of(linears, names)) refuse(target);
+  }
+  const auto matches = [&](const std::string& path) { return targets.contains(path); };
+  if (std::ranges::none_of(linears, matches)) refuse(targets.expression());
+}
+
 }  // namespace jackscrew

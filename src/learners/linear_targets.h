@@ -1,7 +1,7 @@
 // Options that select linear layers of a model's blocks: lora_target, galore_target.
 #pragma once
 
-#include <span>
+#include <set>
 #include <string>
 
 #include "base/module_patterns.h"
@@ -16,5 +16,10 @@ std::string linear_module_names();
 // The list option `name`: all-linear, names or ends of paths, or a regular expression for whole
 // paths. Throws Error(usage) where it names no module, or one that does not exist.
 ModuleTargets linear_targets(const OptionSet& options, const char* name);
+
+// Throws Error(usage) for the first of the option's names that is none of `linears`, the paths of
+// the linear layers of the model's blocks, or for its expression if it matches none of them.
+void check_targets_exist(const ModuleTargets& targets, const char* name,
+                         const std::set<std::string>& linears);
 
 }  // namespace jackscrew

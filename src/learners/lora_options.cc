@@ -120,12 +120,6 @@ json numbers_json(const ModuleNumbers& numbers, double factor) {
   return out;
 }
 
-[[noreturn]] void refuse_nothing(const char* option, const std::string& what) {
-  throw Error(ErrorKind::usage,
-              fmt::format("{}: {} is no linear layer of the model's blocks", option, what),
-              "their modules: " + linear_module_names() + "; jackscrew inspect shows the paths");
-}
-
 }  // namespace
 
 // The paths of all modules of a model, containers included, and of those that may have an adapter.
@@ -201,26 +195,18 @@ void LoraSettings::settle(std::span<const WeightSpec> weights) {
 }
 
 void LoraSettings::check_targets(const Modules& modules) const {
-  for (const std::string& name : targets_.names()) {
-    const auto names = [&](const std::string& path) { return names_module(name, path); };
-    if (std::none_of(modules.linears.begin(), modules.linears.end(), names)) {
-      refuse_nothing("lora_target", name);
-    }
-  }
-  bool any = false;
+  const bool by_names = targets_.expression().empty();
+  if (by_names) check_targets_exist(targets_, "lora_target", modules.linears);
   for (const std::string& path : modules.all) {
-    if (!targets_.contains(path)) continue;
-    if (!modules.linears.contains(path)) {
-      throw Error(ErrorKind::usage,
-                  fmt::format("lora_target: {} cannot have an adapter",
-                              targets_.expression().empty()
-                                  ? path
-                                  : path + ", which " + targets_.expression() + " matches,"),
-                  "adapters stand beside the linear layers of the blocks");
+    if (targets_.contains(path) && !modules.linears.contains(path)) {
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("lora_target: {} cannot have an adapter",
+                      by_names ? path : path + ", which " + targets_.expression() + " matches,"),
+          "adapters stand beside the linear layers of the blocks");
     }
-    any = true;
   }
-  if (!any) refuse_nothing("lora_target", targets_.expression());
+  if (!by_names) check_targets_exist(targets_, "lora_target", modules.linears);
 }
 
 void LoraSettings::check_patterns(const Modules& modules) const {

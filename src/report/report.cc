@@ -135,18 +135,23 @@ class Report {
     return "<div class=\"numbers\">\n" + out + "</div>\n";
   }
 
-  // The time between the first and last event of each process that worked on the run, summed. A
-  // finished run's exports may be written much later.
+  // The time between each process's start and the end of its run or its last event, summed. A
+  // finished run's exports and late answers may be written much later.
   std::optional<double> training_seconds() const {
     double total = 0;
-    std::optional<double> before;
+    std::optional<double> before;  // of a run that goes on
+    bool any = false;
     for (const json& event : events_) {
       const auto time = number(event, "time");
-      if (!time || text(event, "event") == "export") continue;
-      if (before && text(event, "event") != "start") total += std::max(0.0, *time - *before);
-      before = time;
+      if (!time) continue;
+      const std::string kind = text(event, "event");
+      if (kind == "start") before = time;
+      if (!before) continue;
+      any = true;
+      total += std::max(0.0, *time - *before);
+      before = kind == "end" ? std::nullopt : time;
     }
-    return before ? std::optional(total) : std::nullopt;
+    return any ? std::optional(total) : std::nullopt;
   }
 
   std::optional<int64_t> peak_bytes(const char* place) const {

@@ -206,9 +206,14 @@ TEST(CommandLine, Refusals) {
 // What a list has comes back from its own text.
 TEST(OptionSet, ItemsOfListsMayHaveCommas) {
   const std::pair<const char*, std::vector<std::string>> cases[] = {
-      {"a,b", {"a", "b"}},          {"a\\,b,c", {"a,b", "c"}},
-      {"[a\\,b, c]", {"a,b", "c"}}, {"layers.[0-9]{1,2}.q=4,k=8", {"layers.[0-9]{1,2}.q=4", "k=8"}},
-      {"a{b,c", {"a{b", "c"}},      {"a}b,c", {"a}b", "c"}}};
+      {"a,b", {"a", "b"}},
+      {"a\\,b,c", {"a,b", "c"}},
+      {"[a\\,b, c]", {"a,b", "c"}},
+      {"layers.[0-9]{1,2}.q=4,k=8", {"layers.[0-9]{1,2}.q=4", "k=8"}},
+      {"a{b,c", {"a{b", "c"}},
+      {"a}b,c", {"a}b", "c"}},
+      {"[qk].*|.*[v]", {"[qk].*|.*[v]"}},
+      {"[[qk].*, v]", {"[qk].*", "v"}}};
   for (const auto& [text, items] : cases) {
     OptionSet options = sample();
     options.set("targets", text, "command line");

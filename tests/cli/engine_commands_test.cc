@@ -94,6 +94,19 @@ TEST(Chat, MissesATemplateOnlyWhereNobodySaysWhich) {
   EXPECT_EQ(said("chat_template=plain ").find("chat template"), std::string::npos);
 }
 
+// The second message would need what ends the first answer: told before anything is loaded.
+TEST(Chat, NeedsATokenThatEndsAnswers) {
+  const TinyRun tiny("chat_endless");
+  const std::string tokens = tiny.file("tokenizer.json", R"({
+      "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+      "decoder": {"type": "ByteLevel"},
+      "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}})");
+  const Outcome outcome = run("chat chat_template=plain model=" + tiny.config() +
+                              " tokenizer=" + tokens + " init=random </dev/null" + kErrorsOnly);
+  EXPECT_EQ(outcome.exit_code, 5) << outcome.out;
+  EXPECT_NE(outcome.out.find("no end-of-text token"), std::string::npos) << outcome.out;
+}
+
 TEST(Plan, ExitCodeAndJson) {
   const std::string plan = "plan sequence_len=64 micro_batch_size=2 model=" + golden_model("odd");
   const Outcome table = run(plan);

@@ -133,6 +133,11 @@ TEST(Program, ConfigInitGivesAValidRecipe) {
     EXPECT_EQ(valid.exit_code, 0);
     EXPECT_EQ(valid.out, file.string() + ": valid\n");
   }
+  // A recipe that is no method's.
+  EXPECT_NE(run("config init int4").out.find("#   jackscrew train run.yaml\n"), std::string::npos);
+  write_text_atomic(file, run("config init int4 --all").out);
+  EXPECT_EQ(run("config validate " + file.string()).exit_code, 0);
+  EXPECT_NE(read_text(file).find("\nproduct: int4 "), std::string::npos);
   for (const char* setting : {"chat_template=foo", "chat_date=2024-02-30", "packing=perhaps"}) {
     EXPECT_EQ(run("config validate " + file.string() + " " + setting + kErrorsOnly).exit_code, 2)
         << setting;
@@ -143,6 +148,17 @@ TEST(Program, ConfigInitGivesAValidRecipe) {
   fs::remove(file);
   EXPECT_EQ(run(std::string("config init lorra") + kErrorsOnly).exit_code, 2);
   EXPECT_EQ(run(std::string("config") + kErrorsOnly).exit_code, 2);
+}
+
+TEST(Program, PrintedRecipesSayWhereOutputGoesAndWhatAdaptersHave) {
+  EXPECT_NE(run("export model=m output=m.gguf --print_config").out.find("\noutput: m.gguf "),
+            std::string::npos);
+  const TemporaryDirectory directory("jackscrew_adapter");
+  const std::string adapter = golden_model("lora");
+  const Outcome printed = run("train model=m adapter=" + adapter + " --print_config");
+  EXPECT_NE(printed.out.find("\nlora_rank: 4 "), std::string::npos) << printed.out;
+  const std::string recipe = directory.file("run.yaml", printed.out);
+  EXPECT_EQ(run("train --print_config " + recipe).out, printed.out);
 }
 
 TEST(Program, ARecipeThatSetsNothingIsNotValid) {

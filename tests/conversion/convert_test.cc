@@ -317,6 +317,7 @@ TEST_F(SlowConversion, AnAdapterByItselfAsGguf) {
   expect_refusal("export " + both + anew + " " + eval(), 2, {"eval_data", "jackscrew eval"});
   expect_refusal("export model=" + path("base") + " " + anew, 2, {"adapter"});
   expect_refusal("export " + both + anew + " adapter_weight=0.5", 2, {"one adapter as it is"});
+  expect_refusal("export " + both + anew + " lora_alpha=99", 2, {"lora_alpha", "99"});
   train_adapter("dora", "use_dora=true");
   expect_refusal(fmt::format("export model={} adapter={} {}", path("base"), path("dora"), anew), 5,
                  {"lengths of DoRA", "jackscrew merge"});

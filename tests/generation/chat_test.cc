@@ -2,6 +2,7 @@
 #include "generation/chat.h"
 #include "tests/support/paths.h"
 
+#include "tests/support/errors.h"
 #include "tests/support/golden.h"
 #include "tests/support/tiny_run.h"
 #include "text/tokenizer/byte_map.h"
@@ -108,6 +109,19 @@ TEST_F(ChatTest, AnAnswerCanBeStopped) {
   Chat chat(*session_, tokenizer_, format_, "", options_, kContext);
   const Chat::Answer answer = chat.say("Hello", [](const std::string&) {});
   EXPECT_LE(answer.generation.ids.size(), 1u);
+}
+
+TEST_F(ChatTest, WhatATemplateLeavesOutIsNoPrompt) {
+  TokenizerData data = byte_tokenizer();
+  data.add_bos = false;
+  data.chat_template = "{% for m in messages %}{% if m.role == 'human' %}m{% endif %}{% endfor %}";
+  const Tokenizer tokenizer(std::move(data));
+  const ChatFormat format = chat_format("auto", tokenizer.data(), {});
+  Chat chat(*session_, tokenizer, format, "", options_, kContext);
+  for (int i = 0; i < 2; ++i) {
+    expect_error(ErrorKind::usage, "there is no prompt to continue",
+                 [&] { chat.say("Hi", [](const std::string&) {}); });
+  }
 }
 
 TEST(ChatProgram, AnswersLineByLine) {

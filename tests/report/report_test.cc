@@ -165,6 +165,25 @@ TEST(Report, SaysHowFarAnInterruptedRunIs) {
   }
 }
 
+// What another process adds to a finished run a day later is not training.
+TEST(Report, CountsTheTimeOfTraining) {
+  std::vector<json> events = {{{"event", "start"}, {"step", 0}, {"time", 0}},
+                              {{"event", "step"}, {"step", 1}, {"time", 60}, {"loss", 4.0}},
+                              {{"event", "end"}, {"step", 1}, {"time", 61}}};
+  const std::string page = render_report("run", events, "");
+  const size_t at = page.find("in training");
+  ASSERT_NE(at, std::string::npos);
+  const std::string told = page.substr(at - 40, 40);
+  EXPECT_NE(told.find("1m01s"), std::string::npos) << told;
+  for (const char* event : {"sample", "export"}) {
+    events.push_back({{"event", event}, {"step", 1}, {"time", 86461}});
+    EXPECT_NE(render_report("run", events, "").find(told + "in training"), std::string::npos);
+  }
+  events.push_back({{"event", "start"}, {"step", 1}, {"time", 90000}});
+  events.push_back({{"event", "step"}, {"step", 2}, {"time", 90060}, {"loss", 4.0}});
+  EXPECT_EQ(render_report("run", events, "").find(told + "in training"), std::string::npos);
+}
+
 TEST(Report, TakesALogOfAnyKind) {
   for (const std::vector<json>& events :
        {std::vector<json>{}, std::vector<json>{json{{"event", 3}, {"step", 0}}},

@@ -404,6 +404,8 @@ TEST(Galore, RefusesWhatContradicts) {
       {"galore_rank=0%", "no rank"},
       {"galore_rank=some", "no rank"},
       {"galore_target=norm.x", "galore_target"},
+      {"galore_target=all-linear,layers.99.q_proj", "layers.99.q_proj is no linear layer"},
+      {"galore_target=.*embed.*", "is no linear layer"},
       {"galore_scale=0 galore_learning_rate=0.01", "trains nothing"},
       {"galore_learning_rate=0", "trains nothing in a subspace"},
       {"galore_scale=1", "galore_learning_rate, which is auto"},

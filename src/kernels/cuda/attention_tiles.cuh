@@ -96,11 +96,6 @@ struct Sequence {
     return query < length_q && key < length_k && distance >= 0 && distance < window;
   }
 
-  // Whether all `queries` from `query` on see all `keys` from `key` on.
-  __device__ bool all_see(int64_t query, int queries, int64_t key, int keys) const {
-    return sees(query, key + keys - 1) && sees(query + queries - 1, key);
-  }
-
   // The keys that any query of a tile sees lie in [first_keys, end_of_keys), which begins at a
   // multiple of `tile`.
   __device__ int64_t first_keys(int64_t query, int tile) const {

@@ -13,23 +13,27 @@ namespace {
 
 constexpr const char* kLibrary = "libjackscrew_mpi.so";
 
-[[noreturn]] void refuse_library(const std::string& why) {
-  const bool no_library = why.starts_with(kLibrary);
-  throw Error(ErrorKind::device, fmt::format("MPI cannot be loaded: {}", why),
-              no_library
-                  ? "this program was built without MPI: script/setup --mpi, then build again"
-                  : "install Open MPI (Debian: openmpi-bin), the one that mpirun is of");
+[[noreturn]] void refuse_library(const std::string& why, const char* hint) {
+  throw Error(ErrorKind::device, fmt::format("MPI cannot be loaded: {}", why), hint);
 }
 
 const MpiCalls* open_library() {
   // Found by the program's RPATH. Global, because Open MPI's plugins look up its symbols there.
   void* const handle = ::dlopen(kLibrary, RTLD_NOW | RTLD_GLOBAL);
-  if (handle == nullptr) refuse_library(::dlerror());
+  if (handle == nullptr) {
+    const std::string why = ::dlerror();
+    // The linker names first what it did not find: this library, or one of MPI's.
+    refuse_library(why, why.starts_with(kLibrary)
+                            ? "this program was built without MPI: script/setup --mpi, then build "
+                              "again"
+                            : "install Open MPI (Debian: openmpi-bin), the one that mpirun is of");
+  }
+  constexpr const char* kOther = "install the library of this program's build beside it";
   void* const symbol = ::dlsym(handle, kGetMpiCalls);
-  if (symbol == nullptr) refuse_library(fmt::format("{} lacks {}", kLibrary, kGetMpiCalls));
+  if (symbol == nullptr) refuse_library(fmt::format("{} lacks {}", kLibrary, kGetMpiCalls), kOther);
   const MpiCalls* const calls = reinterpret_cast<GetMpiCalls>(symbol)();
   if (calls->version != kMpiCallsVersion) {
-    refuse_library(fmt::format("{} is of another version of this program", kLibrary));
+    refuse_library(fmt::format("{} is of another version of this program", kLibrary), kOther);
   }
   return calls;
 }

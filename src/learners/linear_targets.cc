@@ -69,11 +69,14 @@ void check_targets_exist(const ModuleTargets& targets, const char* name,
                 "their modules: " + linear_module_names() + "; jackscrew inspect shows the paths");
   };
   for (const std::string& target : targets.names()) {
+    const bool is_path = target.find('.') != std::string::npos;  // else one of kLinearModules
     const auto names = [&](const std::string& path) { return names_module(target, path); };
-    if (std::ranges::none_of(linears, names)) refuse(target);
+    if (is_path && std::ranges::none_of(linears, names)) refuse(target);
   }
   const auto matches = [&](const std::string& path) { return targets.contains(path); };
-  if (std::ranges::none_of(linears, matches)) refuse(targets.expression());
+  if (std::ranges::any_of(linears, matches)) return;
+  refuse(targets.names().empty() ? targets.expression()
+                                 : fmt::format("{}", fmt::join(targets.names(), ", ")));
 }
 
 }  // namespace jackscrew

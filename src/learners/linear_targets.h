@@ -17,8 +17,8 @@ std::string linear_module_names();
 // paths. Throws Error(usage) where it names no module, or one that does not exist.
 ModuleTargets linear_targets(const OptionSet& options, const char* name);
 
-// Throws Error(usage) for the first of the option's names that is none of `linears`, the paths of
-// the linear layers of the model's blocks, or for its expression if it matches none of them.
+// Throws Error(usage) for the first of the option's paths that is none of `linears`, the paths of
+// the linear layers of the model's blocks, and where nothing that it has matches any of them.
 void check_targets_exist(const ModuleTargets& targets, const char* name,
                          const std::set<std::string>& linears);
 

@@ -195,18 +195,15 @@ void LoraSettings::settle(std::span<const WeightSpec> weights) {
 }
 
 void LoraSettings::check_targets(const Modules& modules) const {
-  const bool by_names = targets_.expression().empty();
-  if (by_names) check_targets_exist(targets_, "lora_target", modules.linears);
+  const std::string& expression = targets_.expression();
   for (const std::string& path : modules.all) {
-    if (targets_.contains(path) && !modules.linears.contains(path)) {
-      throw Error(
-          ErrorKind::usage,
-          fmt::format("lora_target: {} cannot have an adapter",
-                      by_names ? path : path + ", which " + targets_.expression() + " matches,"),
-          "adapters stand beside the linear layers of the blocks");
-    }
+    if (expression.empty() || !targets_.contains(path) || modules.linears.contains(path)) continue;
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("lora_target: {}, which {} matches, cannot have an adapter", path, expression),
+        "adapters stand beside the linear layers of the blocks");
   }
-  if (!by_names) check_targets_exist(targets_, "lora_target", modules.linears);
+  check_targets_exist(targets_, "lora_target", modules.linears);
 }
 
 void LoraSettings::check_patterns(const Modules& modules) const {

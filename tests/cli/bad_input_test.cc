@@ -207,18 +207,22 @@ TEST_F(SlowBadInput, Masters) {
       "save_steps=2 ";
   tiny_.must_train("out", saving);
   tiny_.lose_result("out");
-  const fs::path masters = tiny_.path("out/checkpoint-4/masters");
-  // Two weights of one shape, by the name that checkpoint.json gives their files.
-  const json names = json::parse(read_text(masters.parent_path() / "checkpoint.json"))["masters"];
-  const auto file_of = [&](const std::string& name) -> fs::path {
+  tiny_.must_train("other", saving + "seed=2");
+  // By the name that checkpoint.json gives a weight's file.
+  const auto file_of = [&](const char* output, const std::string& name) -> fs::path {
+    const fs::path checkpoint = tiny_.path(output) / "checkpoint-4";
+    const json names = json::parse(read_text(checkpoint / "checkpoint.json"))["masters"];
     for (const auto& [weight, entry] : names.items()) {
-      if (weight.find(name) != std::string::npos) return masters / entry["file"].get<std::string>();
+      if (weight.find(name) == std::string::npos) continue;
+      return checkpoint / "masters" / entry["file"].get<std::string>();
     }
     return {};
   };
-  const fs::path first = file_of("q_proj");
-  const fs::path second = file_of("o_proj");
-  ASSERT_FALSE(first.empty() || second.empty());
+  // Three weights of one shape.
+  const fs::path first = file_of("out", "q_proj");
+  const fs::path second = file_of("out", "o_proj");
+  const fs::path other = file_of("other", "q_proj");
+  ASSERT_FALSE(first.empty() || second.empty() || other.empty());
   const std::string bytes = read_text(first);
   const auto expect_damaged = [&](const std::string& content, const std::string& words) {
     write_text_atomic(first, content);
@@ -229,6 +233,7 @@ TEST_F(SlowBadInput, Masters) {
   flipped[bytes.size() / 3] = static_cast<char>(flipped[bytes.size() / 3] ^ 16);
   expect_damaged(flipped, "is corrupt: checksum mismatch");
   expect_damaged(read_text(second), "is corrupt: checksum mismatch");
+  expect_damaged(read_text(other), "is corrupt: checksum mismatch");
   expect_damaged(bytes.substr(0, bytes.size() / 2), "missing, or of another shape");
   expect_damaged("", "missing, or of another shape");
   fs::remove(first);

@@ -204,7 +204,7 @@ Quantiser make_quantiser(const Recipe& recipe, const ConvertedModel& model, Mode
 void check_recipe(const Recipe& recipe, const ModelOutput& output) {
   if (recipe.format == "gguf_adapter") {
     throw Error(ErrorKind::usage, "quantize does not write format=gguf_adapter",
-                "quantize writes format=gptq, exl2, gguf and hf; export writes adapters");
+                "quantize writes format=gptq, exl2, gguf, hf and bnb; export writes adapters");
   }
   check_calibration_product(calibrating(recipe).product);
   if (rounds_to_storage(recipe, output.format())) {

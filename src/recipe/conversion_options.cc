@@ -15,11 +15,12 @@ constexpr OptionSpec kConversionOptions[] = {
     {.name = "format",
      .type = text,
      .default_text = "auto",
-     .help = "what is written: hf (a Hugging Face directory), gguf (a file), gguf_adapter (a LoRA "
-             "adapter by itself, for llama.cpp); auto: gguf where the output's name ends in .gguf; "
-             "gptq, exl2: as quantize rounds to them, with its options; quantize: gptq (its auto), "
-             "exl2, gguf, or hf with storage=nf4",
-     .choices = "auto hf gguf gguf_adapter gptq exl2",
+     .help =
+         "what is written: hf (a Hugging Face directory), gguf (a file), gguf_adapter (a LoRA "
+         "adapter by itself, for llama.cpp); auto: gguf where the output's name ends in .gguf; "
+         "gptq, exl2: as quantize rounds to them, with its options; bnb: hf with storage=nf4, for "
+         "bitsandbytes; quantize: gptq (its auto), exl2, gguf or bnb",
+     .choices = "auto hf gguf gguf_adapter gptq exl2 bnb",
      .affects_result = false},
     {.name = "adapter_weight",
      .type = list,

@@ -51,8 +51,9 @@ constexpr OptionSpec kOutputOptions[] = {
     {.name = "export",
      .type = list,
      .default_text = "",
-     .help = "models for other programs that train leaves in output_dir/exports as well, adapters "
-             "merged: hf or gguf and, behind a colon, their storage: gguf:q4_k_m,hf:bf16",
+     .help =
+         "models for other programs that train leaves in output_dir/exports as well, adapters "
+         "merged: hf or gguf and, behind a colon, their storage: gguf:q4_k_m,hf:bf16; bnb: hf:nf4",
      .affects_result = false},
     {.name = "report_samples",
      .type = integer,
@@ -101,7 +102,8 @@ constexpr OptionSpec kEvaluationOptions[] = {
 std::vector<RunExport> run_exports(const OptionSet& options) {
   const std::vector<std::string> storages = split_words(options.find("storage")->spec.choices);
   std::vector<RunExport> exports;
-  for (const std::string& text : options.list("export")) {
+  for (const std::string& given : options.list("export")) {
+    const std::string text = given == "bnb" ? "hf:nf4" : given;  // as format=bnb
     const size_t colon = text.find(':');
     const std::string files = text.substr(0, colon);
     const std::string storage = colon == std::string::npos ? "keep" : text.substr(colon + 1);
@@ -110,7 +112,7 @@ std::vector<RunExport> run_exports(const OptionSet& options) {
       throw Error(
           ErrorKind::usage,
           fmt::format("{}: export has \"{}\", expected hf or gguf and, behind a colon, what "
-                      "storage is of the files",
+                      "storage is of the files; or bnb",
                       options.origin("export"), text),
           "gguf:q4_k_m, hf:bf16, or hf for weights as they are stored");
     }

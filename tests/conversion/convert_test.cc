@@ -160,6 +160,11 @@ TEST_F(SlowConversion, Nf4IsThatOfMemory) {
   EXPECT_NE(loss("model=" + path("n")), loss(base));
   const json config = json::parse(read_text(path("n") + "/config.json"));
   EXPECT_EQ(config["quantization_config"]["bnb_4bit_quant_type"], "nf4");
+  const std::string bnb = fmt::format("export {} output_dir={} format=bnb", base, path("b"));
+  answer(bnb + " max_shard_size=20kB");
+  EXPECT_EQ(contents(path("b")), contents(path("n")));
+  expect_refusal(bnb + " overwrite=true storage=bf16", 2,
+                 {"format=bnb has storage=nf4, but", "says storage=bf16", "or format=hf"});
 }
 
 // Codes and scales are copied: encoding again would not find the same scales of every code.

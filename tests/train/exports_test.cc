@@ -164,6 +164,7 @@ TEST_F(SlowExports, AreRefusedBeforeTraining) {
   refused(lora("export=gguf:q9_z"), 2, {"export has \"gguf:q9_z\"", "gguf:q4_k_m"});
   refused(lora("export=hf,hf:keep"), 2, {"export has \"hf:keep\" twice"});
   refused(lora("export=onnx"), 2, {"export has \"onnx\"", "expected hf or gguf"});
+  refused(lora("export=bnb,hf:nf4"), 2, {"export has \"hf:nf4\" twice"});
   refused(lora("export=hf:q4_k_m"), 2,
           {"export=hf:q4_k_m: storage=q4_k_m cannot be written to a Hugging Face directory"});
   refused(lora("export=gguf:nf4"), 2, {"storage=nf4 cannot be written to a GGUF file"});

@@ -161,7 +161,21 @@ std::vector<std::string> options_of_texts(const OptionSet& options) {
 }
 
 Recipe with_storage_of_files(Recipe recipe) {
-  if (!recipe.options.was_set("storage")) recipe.storage = "keep";
+  OptionSet& options = recipe.options;
+  if (recipe.format == "bnb") {
+    const std::string origin = options.origin("format");
+    if (options.was_set("storage") && recipe.storage != "nf4") {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: format=bnb has storage=nf4, but {} says storage={}", origin,
+                              options.origin("storage"), recipe.storage),
+                  "leave storage out; or format=hf, which has other storages too");
+    }
+    options.set("format", "hf", origin);
+    options.set("storage", "nf4", origin);
+    recipe.format = "hf";
+    recipe.storage = "nf4";
+  }
+  if (!options.was_set("storage")) recipe.storage = "keep";
   return recipe;
 }
 

@@ -130,10 +130,10 @@ ordered_json model_json(const ModelFiles& files, const std::vector<TensorLine>& 
 ordered_json adapter_json(const std::string& path, const PeftAdapter& adapter) {
   std::vector<TensorLine> lines;
   int64_t parameters = 0;
-  for (const NamedArray& array : adapter.tensors) {
-    const auto count = static_cast<int64_t>(array.values.size());
-    lines.push_back({array.name, "f32", array.shape, count * int64_t{sizeof(float)}});
-    parameters += count;
+  for (const PeftTensor& tensor : adapter.tensors) {
+    lines.push_back(
+        {tensor.name, dtype_name(tensor.dtype), tensor.shape, std::ssize(tensor.bytes)});
+    parameters += tensor.size();
   }
   ordered_json json = {{"path", path}, {"adapter", adapter.peft_type}, {"parameters", parameters}};
   json.update(adapter.settings);

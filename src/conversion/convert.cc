@@ -253,10 +253,10 @@ ConversionReport write_adapter(const Recipe& recipe, ModelOutput& output) {
   const Format& format = recipe.storage == "f16" ? f16_format() : f32_format();
   const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
   const PeftAdapter adapter = read_peft_adapter(recipe.adapter);
-  check_finite(adapter, recipe.adapter);
   int64_t bytes = 0;
-  for (const NamedArray& tensor : adapter.tensors) {
-    bytes = checked_add(bytes, format.row_bytes(std::ssize(tensor.values)));
+  for (const PeftTensor& tensor : adapter.tensors) {
+    finite_values(tensor, recipe.adapter);
+    bytes = checked_add(bytes, format.row_bytes(tensor.size()));
   }
   output.begin(bytes);
   ConversionReport report;

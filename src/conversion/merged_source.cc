@@ -33,15 +33,12 @@ int64_t panel_rows(const WeightSpec& spec) {
 
 }  // namespace
 
-void check_finite(const PeftAdapter& adapter, const std::string& directory) {
-  for (const NamedArray& array : adapter.tensors) {
-    if (std::ranges::all_of(array.values, [](float value) { return std::isfinite(value); })) {
-      continue;
-    }
-    throw Error(ErrorKind::non_finite,
-                fmt::format("{}: {} has values that are not finite", directory, array.name),
-                "its training went wrong: a model with it would answer nothing");
-  }
+std::vector<float> finite_values(const PeftTensor& tensor, const std::string& directory) {
+  std::vector<float> values = tensor.values();
+  if (std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) return values;
+  throw Error(ErrorKind::non_finite,
+              fmt::format("{}: {} has values that are not finite", directory, tensor.name),
+              "its training went wrong: a model with it would answer nothing");
 }
 
 MergedSource::MergedSource(const Recipe& recipe, const ModelFiles& base,
@@ -51,7 +48,6 @@ MergedSource::MergedSource(const Recipe& recipe, const ModelFiles& base,
       device_(open_device("cpu", {.threads = recipe.threads, .isa = choose_isa(recipe.isa)})),
       memory_("host", device_->make_backing(), 0),
       ops_(device_->make_ops(memory_)) {
-  adapters_.reserve(adapters.size());  // merges hold views into them
   for (const WeightedAdapter& adapter : adapters) add(recipe, base, adapter);
   for (auto& [name, merged] : merged_) {
     merged.tensor.name = name;
@@ -67,28 +63,26 @@ void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
                        const WeightedAdapter& adapter) {
   const std::string& directory = adapter.directory;
   const auto learner = learner_of(recipe, directory);
-  adapters_.push_back(read_peft_adapter(directory));
-  const PeftAdapter& read = adapters_.back();
-  check_finite(read, directory);
+  const PeftAdapter read = read_peft_adapter(directory);
   require_tying(read, tied_, directory);
-  std::map<std::string, const NamedArray*> arrays;
-  for (const NamedArray& array : read.tensors) arrays[array.name] = &array;
-  const AdapterValues tensors =
-      [&](const std::string& name, std::initializer_list<int64_t> shape) -> std::span<const float> {
-    const auto found = arrays.find(name);
-    if (found == arrays.end()) {
+  std::map<std::string, const PeftTensor*> tensors;
+  for (const PeftTensor& tensor : read.tensors) tensors[tensor.name] = &tensor;
+  const AdapterValues values = [&](const std::string& name,
+                                   std::initializer_list<int64_t> shape) -> std::span<const float> {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) {
       throw Error(ErrorKind::model, fmt::format("{}: {} is missing", directory, name),
                   "the adapter was made for another model, or for some of its layers only");
     }
-    const NamedArray& array = *found->second;
-    if (array.shape != std::vector<int64_t>(shape)) {
+    const PeftTensor& tensor = *found->second;
+    if (tensor.shape != std::vector<int64_t>(shape)) {
       throw Error(ErrorKind::model,
                   fmt::format("{}: {} has shape {}, the model {} asks for {}", directory, name,
-                              shape_text(array.shape), base.origin, shape_text(shape)),
+                              shape_text(tensor.shape), base.origin, shape_text(shape)),
                   kOtherModel);
     }
-    arrays.erase(found);
-    return array.values;
+    tensors.erase(found);
+    return values_.emplace_back(finite_values(tensor, directory));
   };
   const auto weights = weights_of(base.config, StageSpec::whole(base.config));
   try {
@@ -97,15 +91,15 @@ void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
     throw Error(ErrorKind::model, fmt::format("{}: {}", directory, error.what()), kOtherModel);
   }
   for (const WeightSpec& weight : weights) {
-    if (WeightMerge merge = learner->merge(weight, tensors)) {
+    if (WeightMerge merge = learner->merge(weight, values)) {
       Merged& merged = merged_[weight.name];
       merged.spec = weight;
       merged.parts.push_back({std::move(merge), adapter.weight});
     }
   }
-  if (arrays.empty()) return;
+  if (tensors.empty()) return;
   throw Error(ErrorKind::model,
-              fmt::format("{}: the model has no place for {}", directory, arrays.begin()->first),
+              fmt::format("{}: the model has no place for {}", directory, tensors.begin()->first),
               kOtherModel);
 }
 
@@ -135,10 +129,8 @@ const StoredTensor& MergedSource::stored(const WeightSpec& spec) const {
 
 int64_t MergedSource::most_bytes() const {
   int64_t values = 0, most = 0;
-  for (const PeftAdapter& adapter : adapters_) {
-    for (const NamedArray& array : adapter.tensors) {
-      values = checked_add(values, static_cast<int64_t>(array.values.size() * sizeof(float)));
-    }
+  for (const std::vector<float>& tensor : values_) {
+    values = checked_add(values, static_cast<int64_t>(tensor.size() * sizeof(float)));
   }
   for (const auto& [name, merged] : merged_) {
     const WeightSpec& spec = merged.spec;

@@ -2,6 +2,7 @@
 // are read.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -22,8 +23,9 @@ struct WeightedAdapter {
   double weight = 1.0;
 };
 
-// Throws Error(non_finite) naming the first tensor of an adapter with NaN or an infinity.
-void check_finite(const PeftAdapter& adapter, const std::string& directory);
+// A tensor of the adapter in `directory`. Throws Error(non_finite) naming it for NaN or an
+// infinity.
+std::vector<float> finite_values(const PeftTensor& tensor, const std::string& directory);
 
 // W + sum of weight (W_a - W) over the adapters, where W_a is W with that adapter alone merged: for
 // LoRA W + sum of weight scale B A, which PEFT calls "cat". Computed in f32 from the base's decoded
@@ -71,7 +73,7 @@ class MergedSource : public WeightSource {
 
   const WeightSource& base_;
   bool tied_;
-  std::vector<PeftAdapter> adapters_;
+  std::deque<std::vector<float>> values_;  // of the adapters' tensors; merges have views into them
   std::map<std::string, Merged, std::less<>> merged_;
   std::unique_ptr<Device> device_;
   mutable Memory memory_;

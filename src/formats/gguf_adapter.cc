@@ -30,7 +30,7 @@ constexpr const char* kMergeInstead =
 // A tensor of the file, and where its values come from.
 struct AdapterPart {
   GgufTensorSpec spec;
-  const NamedArray* from;
+  const PeftTensor* from;
   double factor = 1.0;
   int64_t interleaved_heads = 0;
 };
@@ -71,7 +71,7 @@ void refuse_what_has_no_place(const PeftAdapter& adapter) {
   if (adapter.settings.contains("modules_to_save")) refuse("modules trained whole");
 }
 
-[[noreturn]] void another_model(const NamedArray& tensor, const std::string& what) {
+[[noreturn]] void another_model(const PeftTensor& tensor, const std::string& what) {
   throw Error(ErrorKind::model,
               fmt::format("{} of shape {} {}", tensor.name, shape_text(tensor.shape), what),
               "the adapter was made for another model");
@@ -80,15 +80,15 @@ void refuse_what_has_no_place(const PeftAdapter& adapter) {
 // Both factors of every module, in the model's order.
 std::vector<AdapterPart> parts_of(const ModelConfig& config, const PeftAdapter& adapter,
                                   const LoraScales& scales, const Format& format) {
-  std::map<std::string, const NamedArray*> arrays;
-  for (const NamedArray& array : adapter.tensors) arrays[array.name] = &array;
+  std::map<std::string, const PeftTensor*> arrays;
+  for (const PeftTensor& array : adapter.tensors) arrays[array.name] = &array;
   std::vector<AdapterPart> parts;
   for (const WeightSpec& weight : weights_of(config, StageSpec::whole(config))) {
     const std::string path = weight.path();
     const auto a = arrays.find(path + ".lora_A.weight"), b = arrays.find(path + ".lora_B.weight");
     if (!weight.is_block_matrix() || a == arrays.end() || b == arrays.end()) continue;
     const int64_t rank = a->second->shape[0];
-    const auto add = [&](const NamedArray& from, const char* ending, std::vector<int64_t> shape) {
+    const auto add = [&](const PeftTensor& from, const char* ending, std::vector<int64_t> shape) {
       if (from.shape != shape) another_model(from, "is not the model's " + shape_text(shape));
       const int64_t bytes = checked_mul(shape[0], format.row_bytes(shape[1]));
       parts.push_back(
@@ -111,9 +111,10 @@ std::vector<float> values_of(const AdapterPart& part) {
   stored.shape = part.from->shape;
   stored.interleaved_heads = part.interleaved_heads;
   const int64_t width = stored.shape[1];
-  std::vector<float> values(part.from->values.size());
+  const std::vector<float> given = part.from->values();
+  std::vector<float> values(given.size());
   for (int64_t row = 0; row < stored.shape[0]; ++row) {
-    const float* from = part.from->values.data() + row * width;
+    const float* from = given.data() + row * width;
     std::transform(
         from, from + width, values.data() + stored.interleaved_row(row) * width,
         [&](float value) { return static_cast<float>(part.factor * static_cast<double>(value)); });

@@ -42,14 +42,16 @@ std::string_view prefix_of(const json& config) {
   return type == nullptr ? kAdapterPrefix : type->prefix;
 }
 
+// The bytes may have any alignment.
 template <typename T>
-void widen(std::span<const uint8_t> bytes, std::vector<float>& out) {
-  out.resize(bytes.size() / sizeof(T));
+std::vector<float> widened(std::span<const uint8_t> bytes) {
+  std::vector<float> out(bytes.size() / sizeof(T));
   for (size_t i = 0; i < out.size(); ++i) {
     T value;
     std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
     out[i] = to_float(value);
   }
+  return out;
 }
 
 [[noreturn]] void refuse_tensor(const std::string& where, const std::string& what) {
@@ -57,19 +59,15 @@ void widen(std::span<const uint8_t> bytes, std::vector<float>& out) {
               "supported: adapters as PEFT's save_pretrained() writes them, in F32, BF16 or F16");
 }
 
-NamedArray read_array(const SafetensorsEntry& entry, std::string_view prefix,
-                      const std::string& where) {
+PeftTensor open_tensor(const SafetensorsEntry& entry, std::string_view prefix,
+                       const std::string& where) {
   if (!entry.name.starts_with(prefix)) refuse_tensor(where, "tensor " + entry.name);
-  NamedArray out;
-  out.name = entry.name.substr(prefix.size());
-  out.shape = entry.shape;
-  if (entry.dtype == "F32") {
-    widen<float>(entry.bytes, out.values);
-  } else if (entry.dtype == "BF16") {
-    widen<bf16>(entry.bytes, out.values);
+  PeftTensor out{entry.name.substr(prefix.size()), entry.shape, DType::f32, entry.bytes};
+  if (entry.dtype == "BF16") {
+    out.dtype = DType::bf16;
   } else if (entry.dtype == "F16") {
-    widen<f16>(entry.bytes, out.values);
-  } else {
+    out.dtype = DType::f16;
+  } else if (entry.dtype != "F32") {
     refuse_tensor(where, fmt::format("dtype {} of tensor {}", entry.dtype, entry.name));
   }
   return out;
@@ -95,6 +93,21 @@ std::vector<SafetensorsSpec> specs_of(const json& config, const std::vector<Name
 }
 
 }  // namespace
+
+int64_t PeftTensor::size() const {
+  return std::ssize(bytes) / dtype_size(dtype);
+}
+
+std::vector<float> PeftTensor::values(int64_t begin, int64_t end) const {
+  const auto size_of_one = static_cast<size_t>(dtype_size(dtype));
+  const std::span<const uint8_t> part = bytes.subspan(
+      static_cast<size_t>(begin) * size_of_one, static_cast<size_t>(end - begin) * size_of_one);
+  std::vector<float> out = dtype == DType::bf16  ? widened<bf16>(part)
+                           : dtype == DType::f16 ? widened<f16>(part)
+                                                 : widened<float>(part);
+  check_map(bytes.data());
+  return out;
+}
 
 std::string peft_base_model(const fs::path& directory) {
   try {
@@ -131,15 +144,13 @@ PeftAdapter read_peft_adapter(const fs::path& directory) {
   adapter.base_model_name_or_path = fields.text("base_model_name_or_path", "");
   adapter.task_type = fields.text("task_type", "");
   type.read_settings(root, config.string(), adapter);
-  const SafetensorsFile file(weights);
+  adapter.file = std::make_shared<SafetensorsFile>(weights);
   const std::string where = weights.string();
-  for (const SafetensorsEntry& entry : file.entries()) {
-    adapter.tensors.push_back(read_array(entry, type.prefix, where));
+  for (const SafetensorsEntry& entry : adapter.file->entries()) {
+    adapter.tensors.push_back(open_tensor(entry, type.prefix, where));
   }
   if (adapter.tensors.empty()) fail(ErrorKind::model, "{}: no tensors", where);
-  check_map(file.entries().front().bytes.data());
-  std::sort(adapter.tensors.begin(), adapter.tensors.end(),
-            [](const NamedArray& a, const NamedArray& b) { return a.name < b.name; });
+  std::ranges::sort(adapter.tensors, {}, &PeftTensor::name);
   type.read_tensors(where, adapter);
   return adapter;
 }

@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "formats/safetensors.h"
+#include "tensor/tensor.h"
 
 namespace jackscrew {
 
@@ -21,12 +22,19 @@ inline constexpr const char* kPeftWeightsFile = "adapter_model.safetensors";
 // The prefix, on disk, of the names of tensors that stand beside the model's.
 inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
 
-struct NamedArray {
+// A tensor of an adapter, in the file that the adapter has mapped.
+struct PeftTensor {
   // The name on disk without the prefix of its peft_type:
   // "model.layers.0.self_attn.q_proj.lora_A.weight" [r, in], "....lora_B.weight" [out, r].
   std::string name;
   std::vector<int64_t> shape;
-  std::vector<float> values;
+  DType dtype = DType::f32;  // or bf16, f16
+  std::span<const uint8_t> bytes;
+
+  int64_t size() const;
+  // The values from `begin` to `end`. Throws Error(model) where the file was truncated meanwhile.
+  std::vector<float> values(int64_t begin, int64_t end) const;
+  std::vector<float> values() const { return values(0, size()); }
 };
 
 // An option of a learner with the value that an adapter was made with.
@@ -50,12 +58,13 @@ struct PeftAdapter {
   std::vector<AdapterOption> options;  // its options for this one
   // The embedding or the head was trained by itself, so the adapter does not fit a tied model.
   bool unties_embedding = false;
-  std::string unplaceable_tensor;   // a tensor that fits no supported module; empty: none
-  std::vector<NamedArray> tensors;  // sorted by name; complete for what the adapter is
+  std::string unplaceable_tensor;  // a tensor that fits no supported module; empty: none
+  std::shared_ptr<const SafetensorsFile> file;
+  std::vector<PeftTensor> tensors;  // sorted by name; complete for what the adapter is
 };
 
-// Reads an adapter directory; f16 and bf16 become f32. Throws Error(model) naming the file and what
-// is damaged or not supported.
+// Opens an adapter directory; its values are read when they are asked for. Throws Error(model)
+// naming the file and what is damaged or not supported.
 PeftAdapter read_peft_adapter(const fs::path& directory);
 
 // The base model that an adapter directory names; empty where it names none or cannot be read.
@@ -80,7 +89,7 @@ struct PeftType {
 std::vector<std::string> stored_names(const nlohmann::json& config, const std::string& name);
 
 struct NamedShape {
-  std::string name;  // as in NamedArray
+  std::string name;  // as in PeftTensor
   std::vector<int64_t> shape;
 };
 

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/map_guard.h"
 #include "base/module_patterns.h"
 #include "formats/json_text.h"
 #include "formats/shape.h"
@@ -152,10 +153,10 @@ bool is_saved(const std::string& tensor) {
 // Throws Error(model) unless exactly the tensors of modules_to_save are present. PEFT writes a head
 // that is tied to the embedding as a second tensor, which is dropped here.
 void check_saved(const std::vector<std::string>& modules, bool tied, const std::string& where,
-                 std::vector<NamedArray>& tensors) {
+                 std::vector<PeftTensor>& tensors) {
   const auto find = [&](const SavedModule& saved) {
     return std::find_if(tensors.begin(), tensors.end(),
-                        [&](const NamedArray& tensor) { return tensor.name == saved.tensor; });
+                        [&](const PeftTensor& tensor) { return tensor.name == saved.tensor; });
   };
   for (const SavedModule& saved : {kSavedEmbedding, kSavedHead}) {
     const bool wanted = std::find(modules.begin(), modules.end(), saved.module) != modules.end();
@@ -169,7 +170,10 @@ void check_saved(const std::vector<std::string>& modules, bool tied, const std::
     if (!tied || saved.module != kSavedHead.module || embedding == tensors.end()) {
       lora_unsupported(where, fmt::format("tensor {}{}", kAdapterPrefix, saved.tensor));
     }
-    if (tensor->values != embedding->values) {
+    const bool alike =
+        tensor->dtype == embedding->dtype && std::ranges::equal(tensor->bytes, embedding->bytes);
+    check_map(tensor->bytes.data());
+    if (!alike) {
       fail(ErrorKind::model, "{}: tensors {}{} and {} are tied and differ", where, kAdapterPrefix,
            saved.tensor, kSavedEmbedding.tensor);
     }
@@ -178,11 +182,11 @@ void check_saved(const std::vector<std::string>& modules, bool tied, const std::
 }
 
 // The tensors of each module, by its path.
-using LoraModules = std::map<std::string, std::array<const NamedArray*, kParts.size()>>;
+using LoraModules = std::map<std::string, std::array<const PeftTensor*, kParts.size()>>;
 
 LoraModules modules_of(const PeftAdapter& adapter, size_t parts_of_each, const std::string& where) {
   LoraModules modules;
-  for (const NamedArray& tensor : adapter.tensors) {
+  for (const PeftTensor& tensor : adapter.tensors) {
     if (is_saved(tensor.name)) continue;
     size_t part = 0;
     while (part < kParts.size() && !tensor.name.ends_with(kParts[part])) ++part;
@@ -301,7 +305,7 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
   const LoraModules modules = modules_of(adapter, parts, where);
   check_shapes(modules, rank, ranks, where);
   check_complete(modules, parts, where);
-  for (const NamedArray& tensor : adapter.tensors) {
+  for (const PeftTensor& tensor : adapter.tensors) {
     if (adapter.unplaceable_tensor.empty() && !tensor.name.starts_with(kLayers) &&
         !is_saved(tensor.name)) {
       adapter.unplaceable_tensor = tensor.name;

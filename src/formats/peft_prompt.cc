@@ -25,7 +25,7 @@ void read_prompt_settings(const nlohmann::json& config, const std::string& where
 
 void read_prompt_tensors(const std::string& where, PeftAdapter& adapter) {
   const auto tokens = adapter.settings["num_virtual_tokens"].get<int64_t>();
-  const NamedArray& prompt = adapter.tensors.front();
+  const PeftTensor& prompt = adapter.tensors.front();
   if (adapter.tensors.size() > 1 || prompt.name != kPrompt) {
     throw Error(ErrorKind::model,
                 fmt::format("{}: tensor {} is not supported", where, adapter.tensors.back().name),

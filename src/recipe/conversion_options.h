@@ -12,8 +12,8 @@
 namespace jackscrew {
 
 struct ConversionSettings {
-  std::string output;  // a file; merge, export: or directory
-  std::string format;  // auto, hf, gguf, gguf_adapter, gptq or exl2; bnb is hf by now
+  std::string output;                   // a file; merge, export: or directory
+  std::string format;                   // auto, hf, gguf, gguf_adapter, gptq, exl2 or bnb
   std::vector<double> adapter_weights;  // one for each adapter, or empty
   int64_t max_shard_bytes = 0;
   std::optional<double> max_merge_loss;  // nats

@@ -69,21 +69,6 @@ void resolve_resume(OptionSet& options) {
   options.set("resume", given == "true" ? "auto" : "never", options.origin("resume"));
 }
 
-// bnb is Hugging Face files with the 4 bits that transformers reads by bitsandbytes.
-void resolve_format(OptionSet& options) {
-  if (options.text("format") != "bnb") return;
-  const std::string origin = options.origin("format");
-  const std::string& storage = options.text("storage");
-  if (options.was_set("storage") && storage != "nf4") {
-    throw Error(ErrorKind::usage,
-                fmt::format("{}: format=bnb has storage=nf4, but {} says storage={}", origin,
-                            options.origin("storage"), storage),
-                "leave storage out; or format=hf, which has other storages too");
-  }
-  options.set("format", "hf", origin);
-  options.set("storage", "nf4", origin);
-}
-
 void apply_preset(OptionSet& options) {
   const Preset* preset = find_preset(options.text("method"));
   if (preset == nullptr) {
@@ -300,7 +285,6 @@ Recipe resolve_recipe(OptionSet options, std::span<const MethodTable> tables) {
   if (options.list("adapter").empty()) refuse_unused(options, tables, "learner", or_set);
   refuse_unused(options, tables, "product", or_set);
   resolve_resume(options);
-  resolve_format(options);
   read_settings(recipe, options);
   recipe.options = std::move(options);
   check_consistency(recipe);

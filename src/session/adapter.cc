@@ -37,6 +37,17 @@ std::vector<int64_t> shape_of(const Tensor& tensor) {
   return shape;
 }
 
+// Copies an adapter's values to a contiguous tensor of f32 of the same size, a chunk at a time.
+void fill(Ops& ops, const PeftTensor& from, const Tensor& to) {
+  constexpr int64_t kChunk = kTransferBytes / int64_t{sizeof(float)};
+  const Tensor flat = to.reshaped({1, to.size()});
+  for (int64_t begin = 0; begin < to.size(); begin += kChunk) {
+    const int64_t end = std::min(to.size(), begin + kChunk);
+    std::vector<float> values = from.values(begin, end);
+    ops.copy(flat.columns(begin, end), Tensor(values.data(), DType::f32, {1, end - begin}));
+  }
+}
+
 // Whether the recipe's value of an option equals the adapter's, or leaves the choice to it.
 bool agrees(const OptionValue& given, const OptionValue& adapters, const AdapterOption& option) {
   const auto is_other_word = [&](const std::string& word) {
@@ -172,35 +183,32 @@ void require_tying(const PeftAdapter& adapter, bool tied, const fs::path& direct
 void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
   const PeftAdapter loaded = read_peft_adapter(adapter);
   require_tying(loaded, stage.config().tie_word_embeddings, adapter);
-  std::map<std::string, const NamedArray*> arrays;
-  for (const NamedArray& array : loaded.tensors) arrays[array.name] = &array;
+  std::map<std::string, const PeftTensor*> tensors;
+  for (const PeftTensor& tensor : loaded.tensors) tensors[tensor.name] = &tensor;
   stage.visit([&](const StateRef& state) {
     if (state.role != StateRole::parameter) return;
-    const auto found = arrays.find(state.name);
-    if (found == arrays.end() || found->second->shape != shape_of(state.view)) {
+    const auto found = tensors.find(state.name);
+    if (found == tensors.end() || found->second->shape != shape_of(state.view)) {
       throw Error(
           ErrorKind::model,
           fmt::format("{}: {} is missing or of another shape", adapter.string(), state.name),
           "the adapter was made for another model, or for some of its layers only");
     }
-    const auto& values = found->second->values;
-    read_tensor(ops,
-                {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(float)},
-                state.view);
-    arrays.erase(found);
+    fill(ops, *found->second, state.view);
+    tensors.erase(found);
   });
   const std::set<std::string> others = modules_of_other_stages(stage);
-  std::erase_if(arrays, [&](const auto& array) {
+  std::erase_if(tensors, [&](const auto& tensor) {
     // What has no module in its name, a soft prompt, stands beside the embedding.
-    const bool has_module = array.first.find('.') != std::string::npos;
+    const bool has_module = tensor.first.find('.') != std::string::npos;
     if (!has_module) return !stage.spec().embedding;
     return std::any_of(others.begin(), others.end(),
-                       [&](const std::string& module) { return array.first.starts_with(module); });
+                       [&](const std::string& module) { return tensor.first.starts_with(module); });
   });
-  if (!arrays.empty()) {
+  if (!tensors.empty()) {
     throw Error(
         ErrorKind::model,
-        fmt::format("{}: the model has no place for {}", adapter.string(), arrays.begin()->first),
+        fmt::format("{}: the model has no place for {}", adapter.string(), tensors.begin()->first),
         "the adapter was made for another model");
   }
 }

@@ -43,8 +43,8 @@ class GgufAdapterTest : public ::testing::Test {
     std::memcpy(values.data(), tensor->bytes.data(), tensor->bytes.size());
     return values;
   }
-  static const NamedArray& array_of(const PeftAdapter& adapter, const std::string& name) {
-    for (const NamedArray& array : adapter.tensors) {
+  static const PeftTensor& array_of(const PeftAdapter& adapter, const std::string& name) {
+    for (const PeftTensor& array : adapter.tensors) {
       if (array.name == name) return array;
     }
     throw std::out_of_range(name);
@@ -71,12 +71,13 @@ TEST_F(GgufAdapterTest, HasTheFactorsUnderTheNamesOfTheirWeights) {
   EXPECT_EQ(file.tensors().size(), adapter.tensors.size());
   const std::string layer = "model.layers.1.";
   EXPECT_EQ(values_of(file, "blk.1.ffn_down.weight.lora_a"),
-            array_of(adapter, layer + "mlp.down_proj.lora_A.weight").values);
+            array_of(adapter, layer + "mlp.down_proj.lora_A.weight").values());
   EXPECT_EQ(values_of(file, "blk.1.attn_v.weight.lora_b"),
-            array_of(adapter, layer + "self_attn.v_proj.lora_B.weight").values);
-  const NamedArray& b = array_of(adapter, layer + "self_attn.q_proj.lora_B.weight");
+            array_of(adapter, layer + "self_attn.v_proj.lora_B.weight").values());
+  const PeftTensor& b = array_of(adapter, layer + "self_attn.q_proj.lora_B.weight");
   const std::vector<float> rows = values_of(file, "blk.1.attn_q.weight.lora_b");
-  ASSERT_EQ(rows.size(), b.values.size());
+  const std::vector<float> values = b.values();
+  ASSERT_EQ(rows.size(), values.size());
   const int64_t rank = b.shape[1], half = config.head_dim / 2;
   for (int64_t head = 0; head < config.num_attention_heads; ++head) {
     for (int64_t pair = 0; pair < half; ++pair) {
@@ -85,7 +86,7 @@ TEST_F(GgufAdapterTest, HasTheFactorsUnderTheNamesOfTheirWeights) {
         const int64_t to = (head * half + pair) * 2 + side;
         for (int64_t i = 0; i < rank; ++i) {
           EXPECT_EQ(rows[static_cast<size_t>(to * rank + i)],
-                    b.values[static_cast<size_t>(from * rank + i)]);
+                    values[static_cast<size_t>(from * rank + i)]);
         }
       }
     }
@@ -101,8 +102,8 @@ TEST_F(GgufAdapterTest, BringsEveryScaleIntoB) {
   const GgufFile file = write("qwen2_yarn", adapter);
   for (const char* module : {"self_attn.q_proj", "mlp.down_proj"}) {
     const std::string path = fmt::format("model.layers.1.{}", module);
-    const NamedArray* b = nullptr;
-    for (const NamedArray& array : adapter.tensors) {
+    const PeftTensor* b = nullptr;
+    for (const PeftTensor& array : adapter.tensors) {
       if (array.name == path + ".lora_B.weight") b = &array;
     }
     ASSERT_NE(b, nullptr) << path;
@@ -112,11 +113,12 @@ TEST_F(GgufAdapterTest, BringsEveryScaleIntoB) {
     const auto written =
         values_of(file, module == std::string_view("mlp.down_proj") ? "blk.1.ffn_down.weight.lora_b"
                                                                     : "blk.1.attn_q.weight.lora_b");
-    ASSERT_EQ(written.size(), b->values.size()) << module;
+    const std::vector<float> values = b->values();
+    ASSERT_EQ(written.size(), values.size()) << module;
     for (size_t i = 0; i < written.size(); ++i) {
       const double theirs =
           file.number("adapter.lora.alpha") / rank * static_cast<double>(written[i]);
-      EXPECT_NEAR(theirs, scale * static_cast<double>(b->values[i]), 1e-6 * std::abs(theirs));
+      EXPECT_NEAR(theirs, scale * static_cast<double>(values[i]), 1e-6 * std::abs(theirs));
     }
   }
 }
@@ -126,7 +128,7 @@ TEST_F(GgufAdapterTest, InF16) {
   const ModelConfig config = config_of("gqa_tied");
   write_gguf_adapter(path_, config, "mine", adapter, f16_format());
   const GgufFile file(path_);
-  const auto& values = array_of(adapter, "model.layers.1.mlp.down_proj.lora_A.weight").values;
+  const auto values = array_of(adapter, "model.layers.1.mlp.down_proj.lora_A.weight").values();
   const GgufTensor* tensor = file.find("blk.1.ffn_down.weight.lora_a");
   ASSERT_TRUE(tensor != nullptr && tensor->bytes.size() == 2 * values.size());
   for (size_t i = 0; i < values.size(); ++i) {
@@ -134,7 +136,10 @@ TEST_F(GgufAdapterTest, InF16) {
     std::memcpy(&value.bits, tensor->bytes.data() + 2 * i, sizeof(value.bits));
     EXPECT_NEAR(to_float(value), values[i], 1e-3 * std::abs(values[i]));
   }
-  adapter.tensors[0].values[0] = 1e5f;
+  std::vector<float> large = adapter.tensors[0].values();
+  large[0] = 1e5f;
+  adapter.tensors[0].dtype = DType::f32;
+  adapter.tensors[0].bytes = {reinterpret_cast<const uint8_t*>(large.data()), 4 * large.size()};
   fs::remove(path_);
   expect_error(ErrorKind::model, "more than f16 can hold",
                [&] { write_gguf_adapter(path_, config, "mine", adapter, f16_format()); });

@@ -78,9 +78,9 @@ TEST_F(Peft, RoundTrips) {
   ASSERT_EQ(read.tensors.size(), 2u);
   EXPECT_EQ(read.tensors[0].name, kModule + ".lora_A.weight");
   EXPECT_EQ(read.tensors[0].shape, (std::vector<int64_t>{2, 3}));
-  EXPECT_EQ(read.tensors[0].values, (std::vector<float>{0.5f, 1.5f, 2.5f, 3.5f, 4.5f, 5.5f}));
+  EXPECT_EQ(read.tensors[0].values(), (std::vector<float>{0.5f, 1.5f, 2.5f, 3.5f, 4.5f, 5.5f}));
   EXPECT_EQ(read.tensors[1].name, kModule + ".lora_B.weight");
-  EXPECT_EQ(read.tensors[1].values, (std::vector<float>{-3, -2, -1, 0, 1, 2, 3, 4}));
+  EXPECT_EQ(read.tensors[1].values(), (std::vector<float>{-3, -2, -1, 0, 1, 2, 3, 4}));
   const SafetensorsFile file(adapter() / "adapter_model.safetensors");
   EXPECT_NE(file.find("base_model.model." + kModule + ".lora_A.weight"), nullptr);
 }
@@ -149,8 +149,8 @@ TEST_F(Peft, ReadsHalfPrecision) {
       {{module + ".lora_A.weight", "F16", {2, 3}}, {module + ".lora_B.weight", "BF16", {4, 2}}});
   const PeftAdapter read = read_peft_adapter(adapter());
   // Every byte is 0x3C.
-  EXPECT_EQ(read.tensors[0].values, std::vector<float>(6, to_float(f16{0x3C3C})));
-  EXPECT_EQ(read.tensors[1].values, std::vector<float>(8, to_float(bf16{0x3C3C})));
+  EXPECT_EQ(read.tensors[0].values(), std::vector<float>(6, to_float(f16{0x3C3C})));
+  EXPECT_EQ(read.tensors[1].values(), std::vector<float>(8, to_float(bf16{0x3C3C})));
 }
 
 TEST_F(Peft, HasTheModulesOfItsTensors) {

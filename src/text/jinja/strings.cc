@@ -19,22 +19,20 @@ char lower(char c) {
 // `change` receives each ASCII character and the code point before it (0: none).
 template <typename Change>
 Text change_case(const Text& text, const Change& change) {
-  Text out;
+  std::string bytes = text.bytes();
   uint32_t previous = 0;
   for (size_t i = 0; i < text.size();) {
     const uint32_t c = code_point(text.view(), i);
     const size_t size = character_size(text.view(), i);
     if (c < 0x80) {
-      const char changed = change(static_cast<char>(c), previous);
-      out.append({&changed, 1}, text.origin_at(i));
-    } else {
-      if (!is_caseless(c)) fail("changing the case of \"{}\"", text.view().substr(i, size));
-      out.append(text, i, size);
+      bytes[i] = change(static_cast<char>(c), previous);
+    } else if (!is_caseless(c)) {
+      fail("changing the case of \"{}\"", text.view().substr(i, size));
     }
     previous = c;
     i += size;
   }
-  return out;
+  return text.with_bytes(std::move(bytes));
 }
 
 Values split_at_spaces(const Text& text, int64_t max_splits) {

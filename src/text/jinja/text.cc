@@ -57,6 +57,13 @@ void Text::add_origin(Origin bits) {
   for (const Run& run : runs) add_run(run.end, run.origin | bits);
 }
 
+Text Text::with_bytes(std::string bytes) const {
+  Text out;
+  out.bytes_ = std::move(bytes);
+  out.runs_ = runs_;
+  return out;
+}
+
 Origin Text::origin_at(size_t position) const {
   return std::upper_bound(runs_.begin(), runs_.end(), position,
                           [](size_t at, const Run& run) { return at < run.end; })
@@ -64,6 +71,7 @@ Origin Text::origin_at(size_t position) const {
 }
 
 size_t character_size(std::string_view text, size_t position) {
+  if (static_cast<uint8_t>(text[position]) < 0x80) return 1;
   const Utf8Step step = utf8_step(text, position);
   return step.status == Utf8Status::valid ? step.length : 1;
 }

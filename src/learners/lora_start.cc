@@ -7,7 +7,7 @@
 #include "base/philox.h"
 #include "kernels/add_scaled.h"
 #include "learners/low_rank.h"
-#include "learners/subspace.h"
+#include "optim/squares.h"
 #include "quant/weight.h"
 
 namespace jackscrew {

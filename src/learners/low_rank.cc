@@ -8,6 +8,7 @@
 #include "kernels/add_scaled.h"
 #include "learners/lora.rows.h"
 #include "learners/subspace.h"
+#include "optim/squares.h"
 
 namespace jackscrew {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/rows/loss.rows.h"
 #include "learners/rotary.rows.h"
+#include "optim/squares.h"
 
 namespace jackscrew {
 
@@ -43,11 +43,10 @@ void RotarySlot::backward(const Gradient& g, const Tensor*) {
 void RotarySlot::apply(Context& context, double weight_decay) {
   if (settings_.score) {
     const Arena::Frame frame(context.scratch);
-    const int64_t chunks = ceil_div(size(), SquaredNormChunks::kChunk);
-    const Tensor partial = context.scratch.tensor(DType::f64, {chunks});
-    context.ops.launch(
-        SquaredNormChunks{gradient_.view().data<float>(), partial.data<double>(), size()}, chunks);
-    context.ops.launch(AddTotal{partial.data<double>(), squares_.view().data<double>(), chunks}, 1);
+    const Tensor sums = context.scratch.tensor(DType::f64, {chunks_of_squares(size())});
+    sum_squares(context.ops, gradient_.view(), sums);
+    context.ops.launch(AddTotal{sums.data<double>(), squares_.view().data<double>(), sums.size()},
+                       1);
   }
   state_->apply(context, values_, gradient_.view(), learning_rate_scale_, weight_decay);
 }

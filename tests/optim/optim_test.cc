@@ -12,9 +12,9 @@
 
 #include "base/error.h"
 #include "optim/adamw.rows.h"
-#include "optim/clip.h"
-#include "optim/finite.h"
+#include "optim/gradient_norm.h"
 #include "optim/optimizer.h"
+#include "optim/squares.h"
 #include "tests/optim/values.h"
 #include "tests/support/test_ops.h"
 #include "tests/support/worse.h"

@@ -108,12 +108,12 @@ void RotarySlot::prepare() {
   state_ = optimizer_->make_state(*memory_, size());
 }
 
-void RotarySlot::fetch(Context& context, Master::Copy copy) {
+void RotarySlot::fetch(Context& context, HostCopy copy) {
   if (master_) master_->fetch(context, 0, weight_->rows(), exact_.view(), copy);
   if (!has_moments_) return;
   size_t at = 0;
   state_->visit(name(), [&](const StateRef& ref) {
-    (context.ops.*copy)(ref.view, moments_[at++].second.view());
+    copy_values(context.ops, copy, ref.view, moments_[at++].second.view());
   });
 }
 
@@ -127,7 +127,7 @@ void RotarySlot::activate(Context& context) {
   if (master_) weight_->release_storage();
   if (state_ == nullptr) {
     prepare();
-    fetch(context, &Ops::copy);
+    fetch(context, HostCopy::in_order);
   }
   if (master_) weight_->take_out(exact_.view());
   values_ = weight_->as_f32();
@@ -144,11 +144,11 @@ void RotarySlot::leave(Context& context) {
   if (master_) weight_->put_back(context.ops, {}, context.scratch);
 }
 
-double RotarySlot::save(Context& context, Master::Copy copy) {
+double RotarySlot::save(Context& context, HostCopy copy) {
   if (settings_.keep_moments) {
     size_t at = 0;
     state_->visit(name(), [&](const StateRef& ref) {
-      (context.ops.*copy)(moments_[at++].second.view(), ref.view);
+      copy_values(context.ops, copy, moments_[at++].second.view(), ref.view);
     });
     has_moments_ = true;
   }
@@ -162,7 +162,7 @@ void RotarySlot::release(Context& context) {
 }
 
 double RotarySlot::flush(Context& context) {
-  const double change = save(context, &Ops::copy);
+  const double change = save(context, HostCopy::in_order);
   release(context);
   return change;
 }

@@ -35,7 +35,7 @@ class LowRankTest : public ::testing::Test {
   Factors factors_of(Matrix& matrix, int64_t rank, double scale) {
     Factors out{Matrix(rank, matrix.cols()), Matrix(matrix.rows(), rank), 0.0};
     out.captured =
-        low_rank_factors(context_, view_of(matrix), scale, 1, 2, view_of(out.a), view_of(out.b));
+        approximate(context_, view_of(matrix), 1, 2, {view_of(out.a), view_of(out.b), scale});
     return out;
   }
 

@@ -234,8 +234,6 @@ class Int4PaperProduct : public Product {
     int64_t copies = 0;
   };
 
-  // A single token is bound by reading the weight, which rounding would not make faster.
-  static bool is_single_token(const Tensor& x) { return x.rows() == 1; }
   static Use use_of(const Gradient& g) {
     return {g.context(), g.weight(), g.x, g.product_parameters};
   }

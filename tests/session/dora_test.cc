@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-#include "model/parameter.h"
+#include "model/layers.h"
 #include "quant/plain.h"
 #include "tests/support/golden.h"
 #include "tests/support/products.h"

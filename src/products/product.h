@@ -15,7 +15,7 @@ namespace jackscrew {
 // An input made ready for a product once and shared by the weights that read it (q, k and v).
 struct Operand {
   Tensor x;            // [tokens, in], in the product's activation_dtype()
-  Int8Rows rows = {};  // the same in int8, for an int8 product
+  Int8Rows rows = {};  // x in int8, for an int8 product
 };
 
 // A weight as a product reads it.

@@ -15,8 +15,8 @@
 #include "optim/gradient_norm.h"
 #include "optim/optimizer.h"
 #include "optim/squares.h"
-#include "tests/optim/values.h"
 #include "tests/support/test_ops.h"
+#include "tests/support/values.h"
 #include "tests/support/worse.h"
 
 namespace jackscrew {

@@ -123,12 +123,11 @@ struct CalibrationRun::Loaded {
     // which to the parts after it is the stream.
     const Tensor sum = saved.residual_mid;
     if (step.passed != BlockPart::o) saved.residual_mid = rows;
-    const auto input_of = [&](BlockPart part) {
-      return block.input_of(part, context, batch, rows, saved, nullptr);
-    };
+    const ForwardPass forward{batch, rows, saved, sum};
+    const auto input_of = [&](BlockPart part) { return block.input_of(part, context, forward); };
     if (step.passed) {
       LinearInput input(kept.empty() ? input_of(*step.passed) : kept);
-      block.multiply(*step.passed, context, input, rows, saved, sum);
+      block.multiply(*step.passed, context, input, forward);
       if (adds_to_stream(*step.passed)) ops.copy(rows, sum);
     }
     return step.observed ? input_of(*step.observed) : Tensor();

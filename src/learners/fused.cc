@@ -7,8 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "kernels/rows/loss.rows.h"
 #include "learners/fused.rows.h"
+#include "optim/squares.h"
 
 namespace jackscrew {
 
@@ -66,16 +66,14 @@ class FusedSlot : public LearnerSlot {
     visit([&](const StateRef& state) {
       if (state.role != StateRole::gradient) return;
       gradients.push_back(state.view);
-      chunks += ceil_div(state.view.size(), SquaredNormChunks::kChunk);
+      chunks += chunks_of_squares(state.view.size());
     });
     const Tensor partial = context.scratch.tensor(DType::f64, {chunks});
     int64_t first = 0;
     for (const Tensor& gradient : gradients) {
-      const int64_t count = ceil_div(gradient.size(), SquaredNormChunks::kChunk);
-      const Tensor part = partial.columns(first, first + count);
-      context.ops.launch(
-          SquaredNormChunks{gradient.data<float>(), part.data<double>(), gradient.size()}, count);
-      first += count;
+      const int64_t end = first + chunks_of_squares(gradient.size());
+      sum_squares(context.ops, gradient, partial.columns(first, end));
+      first = end;
     }
     context.ops.launch(FinishOneGradient{partial.data<double>(), context.scalars,
                                          clips() ? previous_global_norm_.data<float>() : nullptr,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <map>
 #include <span>
 #include <string>
@@ -15,12 +14,11 @@
 #include "learners/galore_options.h"
 #include "learners/galore_slot.h"
 #include "learners/in_place.h"
+#include "learners/refresh_turns.h"
 
 namespace jackscrew {
 
 namespace {
-
-constexpr int64_t kLongRun = int64_t{1} << 32;  // steps; for more no gap is longer
 
 constexpr std::array<Saving, 5> kSavings = {{
     {"projection_dtype=bf16", "subspaces rounded to bf16", 1.01},
@@ -29,35 +27,6 @@ constexpr std::array<Saving, 5> kSavings = {{
     {"galore_rank=12.5%", "a smaller subspace", 2.25},
     {"galore_side=big", "larger subspaces, smaller moments", 1.02},
 }};
-
-// Weights in the order in which their subspaces are refreshed: block by block, as van der Corput's
-// sequence visits them, first and second half of the model in turn, and so the halves of these. So
-// the windows that are open at a time lie in all stages of a pipeline, and with them the memory
-// that they take and the time of their refreshes.
-std::vector<WeightSpec> in_order_of_refreshes(std::span<const WeightSpec> weights) {
-  int64_t blocks = 1;
-  for (const WeightSpec& weight : weights) blocks = std::max(blocks, weight.layer + 1);
-  const auto bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(blocks - 1)));
-  const auto place_of = [&](int64_t block) {
-    int64_t place = 0;
-    for (int bit = 0; bit < bits; ++bit) place |= (block >> bit & 1) << (bits - 1 - bit);
-    return place;
-  };
-  std::vector<WeightSpec> order(weights.begin(), weights.end());
-  std::ranges::stable_sort(order, {}, [&](const WeightSpec& weight) {
-    return weight.layer < 0 ? -1 : place_of(weight.layer);
-  });
-  return order;
-}
-
-// The refresh schedule of one matrix' subspace, in the layout that checkpoints keep.
-struct RefreshSchedule {
-  int64_t gap = 0;
-  int64_t next = 0;      // the next refresh is before this step
-  int64_t done = 0;      // refreshes so far
-  int64_t overlaps = 0;  // consecutive refreshes whose overlap reached lazy_overlap
-  int64_t open = 0;      // 1: the matrix is in a window
-};
 
 class GaloreLearner : public Learner {
  public:
@@ -68,16 +37,13 @@ class GaloreLearner : public Learner {
   bool updates_in_place(const WeightSpec&) const override { return true; }
 
   void plan(std::span<const WeightSpec> weights) override {
-    settings_.settle(weights);
+    settings_.check(weights);
     for (const WeightSpec& weight : weights) {
       if (!settings_.targets(weight)) continue;
       check_worth(weight);
       targets_.push_back(weight);
     }
-    for (const WeightSpec& weight : in_order_of_refreshes(targets_)) {
-      places_.emplace(weight.name, places_.size());
-    }
-    gap_ = settings_.gap_of(settings_.max_steps);
+    turns_.plan(targets_);
   }
 
   std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
@@ -94,18 +60,14 @@ class GaloreLearner : public Learner {
 
   void reserve(Context&) override {
     plan_refreshes();
-    // Where the number of steps is not known yet, for whatever gap it leads to.
-    const int64_t longest = settings_.max_steps == 0 ? settings_.gap_of(kLongRun) : gap_;
-    const std::vector<Turn> all = turns();
-    int64_t worst = 0;
-    for (int64_t gap = gap_; gap <= longest; ++gap)
-      worst = std::max(worst, worst_windows(all, gap));
-    memory_->allocate(Purpose::projections, worst);
+    std::map<std::string, int64_t> window_bytes;
+    for (const GaloreSlot* slot : slots_) window_bytes.emplace(slot->name(), slot->window_bytes());
+    memory_->allocate(Purpose::projections, turns_.worst_windows(window_bytes));
   }
 
   void begin_run(int64_t total_steps) override {
     total_steps_ = total_steps;
-    if (settings_.max_steps == 0) gap_ = settings_.gap_of(total_steps);
+    turns_.begin_run(total_steps);
     plan_refreshes();
   }
 
@@ -122,7 +84,7 @@ class GaloreLearner : public Learner {
     if (!settings_.has_windows()) return changed;
     for (size_t i = 0; i < slots_.size(); ++i) {
       RefreshSchedule& schedule = refreshes_[i];
-      if (schedule.open != 0 || step < schedule.next - window()) continue;
+      if (schedule.open != 0 || step < schedule.next - turns_.window()) continue;
       slots_[i]->open_window();
       schedule.open = 1;
       changed = true;
@@ -162,7 +124,7 @@ class GaloreLearner : public Learner {
     for (size_t i = 0; i < slots_.size(); ++i) {
       RefreshSchedule& schedule = refreshes_[i];
       if (schedule.open == 0) continue;
-      if (is_own(*slots_[i], schedule)) {
+      if (turns_.is_own(slots_[i]->name(), schedule)) {
         slots_[i]->open_window();
         continue;
       }
@@ -179,9 +141,9 @@ class GaloreLearner : public Learner {
     notes.lines.push_back(
         fmt::format("{} matrices in subspaces of rank {} ({}), kept as {}, refreshed every {}{}",
                     targets_.size(), settings_.rank.text, targets_.front().name,
-                    settings_.projection->name(), counted(gap_, "step"),
+                    settings_.projection->name(), counted(turns_.gap(), "step"),
                     settings_.has_windows()
-                        ? fmt::format(" from the gradients of {}", counted(window(), "step"))
+                        ? fmt::format(" from the gradients of {}", counted(turns_.window(), "step"))
                         : " at random"));
     notes.lines.push_back(fmt::format(
         "their elements move as with a learning rate of {} in full training", element_rates()));
@@ -192,7 +154,7 @@ class GaloreLearner : public Learner {
     }
     // The first turn of all is before step window().
     const bool any =
-        window() < total_steps_ ||
+        turns_.window() < total_steps_ ||
         std::any_of(refreshes_.begin(), refreshes_.end(), [&](const RefreshSchedule& schedule) {
           return schedule.done > 0 || schedule.next < total_steps_;
         });
@@ -207,73 +169,17 @@ class GaloreLearner : public Learner {
   std::vector<LearnerEvent> take_events() override { return std::exchange(events_, {}); }
 
  private:
-  int64_t window() const { return settings_.window_of(gap_); }
-
-  // The steps by which the refreshes of the matrix at a place come after those of the first matrix.
-  // Gaps grow by doubling, so that this stays the same modulo the gap.
-  int64_t offset(int64_t place, int64_t gap) const {
-    return settings_.stagger ? gap * place / static_cast<int64_t>(places_.size()) : 0;
-  }
-  int64_t place_of(const GaloreSlot& slot) const {
-    return static_cast<int64_t>(places_.at(slot.name()));
-  }
-
   void plan_refreshes() {
     refreshes_.clear();
-    for (const GaloreSlot* slot : slots_) {
-      refreshes_.push_back({.gap = gap_, .next = window() + offset(place_of(*slot), gap_)});
-    }
+    for (const GaloreSlot* slot : slots_) refreshes_.push_back(turns_.first(slot->name()));
   }
 
-  // Whether a schedule is one that these settings make. Lazy gaps grow by doubling, up to the
-  // longest.
-  bool is_own(const GaloreSlot& slot, const RefreshSchedule& schedule) const {
-    const auto times = static_cast<uint64_t>(schedule.gap / gap_);
-    const bool gap = schedule.gap % gap_ == 0 && schedule.gap <= settings_.longest_gap_of(gap_) &&
-                     (settings_.lazy_overlap > 0.0 ? std::has_single_bit(times) : times == 1);
-    return gap && (schedule.next - window() - offset(place_of(slot), gap_)) % gap_ == 0;
-  }
-
-  // A run that goes on with another gap or window, or other turns, takes them from `step` on: a
-  // matrix is refreshed next after the first whole window that its turn allows.
   void fit_schedules(int64_t step) {
     for (size_t i = 0; i < slots_.size(); ++i) {
-      RefreshSchedule& schedule = refreshes_[i];
-      if (is_own(*slots_[i], schedule)) continue;
-      const int64_t turn = offset(place_of(*slots_[i]), gap_);
-      const int64_t gaps = ceil_div(std::max<int64_t>(0, step - turn), gap_);
-      schedule = {.gap = gap_, .next = window() + turn + gaps * gap_, .done = schedule.done};
+      const std::string& matrix = slots_[i]->name();
+      if (turns_.is_own(matrix, refreshes_[i])) continue;
+      refreshes_[i] = turns_.fitted(matrix, refreshes_[i].done, step);
     }
-  }
-
-  struct Turn {
-    int64_t place, bytes;  // of a window
-  };
-  std::vector<Turn> turns() const {
-    std::vector<Turn> all;
-    for (const GaloreSlot* slot : slots_) all.push_back({place_of(*slot), slot->window_bytes()});
-    std::ranges::sort(all, {}, &Turn::place);
-    return all;
-  }
-
-  // The most bytes that windows take at once, with refreshes that are so many steps apart.
-  int64_t worst_windows(std::span<const Turn> turns, int64_t gap) const {
-    const int64_t window = settings_.window_of(gap);
-    const auto step_of = [&](size_t i) {
-      const auto lap = static_cast<int64_t>(i / turns.size());
-      return offset(turns[i % turns.size()].place, gap) + lap * gap;
-    };
-    // Two laps: windows that open at the end of a gap are open when the next one begins.
-    int64_t open = 0, worst = 0;
-    size_t oldest = 0;
-    for (size_t i = 0; i < 2 * turns.size(); ++i) {
-      open += turns[i % turns.size()].bytes;
-      for (; step_of(i) - step_of(oldest) >= window; ++oldest) {
-        open -= turns[oldest % turns.size()].bytes;
-      }
-      worst = std::max(worst, open);
-    }
-    return worst;
   }
 
   // Thin products are worth it while rank * (rows + cols) < rows * cols.
@@ -294,17 +200,7 @@ class GaloreLearner : public Learner {
     schedule.done += 1;
     const double overlap = slot.refresh(context, narrow<uint32_t>(schedule.done));
     schedule.open = 0;
-    if (settings_.lazy_overlap > 0.0) {
-      const double chance = slot.chance_overlap();
-      const bool alike = overlap - chance >= settings_.lazy_overlap * (1.0 - chance);
-      schedule.overlaps = alike ? schedule.overlaps + 1 : 0;
-      if (schedule.overlaps == 2) {
-        // Twice as long or not at all: turns are taken modulo the first gap.
-        if (2 * schedule.gap <= settings_.longest_gap_of(gap_)) schedule.gap *= 2;
-        schedule.overlaps = 0;
-      }
-    }
-    schedule.next = step + schedule.gap;
+    turns_.set_next(schedule, step, overlap, slot.chance_overlap());
     events_.push_back({"refresh", JsonObject()
                                       .add("weight", slot.name())
                                       .add("overlap", overlap)
@@ -325,16 +221,15 @@ class GaloreLearner : public Learner {
   }
 
   GaloreSettings settings_;
-  std::vector<WeightSpec> targets_;       // of the whole model
-  std::map<std::string, size_t> places_;  // of targets_, by name: their order of refreshes
+  RefreshTurns turns_{settings_};
+  std::vector<WeightSpec> targets_;  // of the whole model
   std::vector<GaloreSlot*> slots_;
   std::vector<RefreshSchedule> refreshes_;  // of slots_
   Memory* memory_ = nullptr;                // of the device
-  int64_t gap_ = 0;
   int64_t total_steps_ = 0;
   std::string worthless_;  // a warning
   bool rounds_ = false;    // whether the storage of any weight does
-  bool held_ = false;      // set while a phase is rehearsed: nothing is refreshed
+  bool held_ = false;      // set while a case is rehearsed: nothing is refreshed
   bool resumed_ = false;   // until the first step from a checkpoint
   std::vector<LearnerEvent> events_;
 };

@@ -169,7 +169,7 @@ GaloreSettings::GaloreSettings(const OptionSet& options)
   }
 }
 
-void GaloreSettings::settle(std::span<const WeightSpec> weights) const {
+void GaloreSettings::check(std::span<const WeightSpec> weights) const {
   std::set<std::string> linears;
   for (const WeightSpec& weight : weights) {
     if (weight.is_block_matrix()) linears.insert(weight.path());

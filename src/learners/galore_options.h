@@ -41,7 +41,7 @@ struct GaloreSettings {
 
   // Checks the options against all weights of the model. Throws Error(usage) where it has none of
   // the targets, or the rank or the weight decay does not fit one of them.
-  void settle(std::span<const WeightSpec> weights) const;
+  void check(std::span<const WeightSpec> weights) const;
 
   bool targets(const WeightSpec& weight) const;
   // The rank of the subspace of a targeted weight.

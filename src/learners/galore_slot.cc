@@ -7,6 +7,7 @@
 #include "learners/galore.rows.h"
 #include "learners/in_place.h"
 #include "learners/subspace.h"
+#include "optim/squares.h"
 #include "quant/plain.h"
 
 namespace jackscrew {

@@ -36,7 +36,8 @@ class GradientBuffer {
     for (const OwnedTensor& sum : lane_sums_) state.lane_sums.push_back(sum.view());
     return state;
   }
-  // The same of a window, the last of whose tensors is for what it held before the step.
+  // As LearnerSlot::visit() shows a window, of which `name` is the state's; the last of its tensors
+  // is for what it held before the step.
   StateRef window_state(const std::string& name) const {
     StateRef window = state(name);
     window.name = name;

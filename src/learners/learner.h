@@ -34,9 +34,9 @@ class LearnerSlot {
   // Whether forward() does more with the product than add to it (DoRA scales it): y then comes in
   // as the product alone, and product_gradient() leads the gradient back through forward().
   virtual bool transforms_output() const { return false; }
-  // Adds the learner's own branch to y, or writes it; y is f32, or of the product's
-  // activation_dtype() unless transforms_output(): then the branch is rounded once. Called after
-  // the product's forward, or before it where nothing is transformed.
+  // With Accumulate::yes, adds the learner's own branch to y, f32, after the product's forward.
+  // With Accumulate::no, which no slot is called with that transforms_output(), writes the branch
+  // to y, of the product's activation_dtype(), rounded once; the product is then added to it.
   virtual void forward(Context&, const Operand&, const Tensor& /*y*/, Accumulate) {}
   // Returns the gradient of the product, given dy, the gradient of forward()'s result; both
   // [tokens, out] and of one dtype. The result may lie in context.scratch. Called only where

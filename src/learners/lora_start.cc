@@ -6,8 +6,7 @@
 
 #include "base/philox.h"
 #include "kernels/add_scaled.h"
-#include "learners/low_rank.h"
-#include "learners/subspace.h"
+#include "optim/squares.h"
 #include "quant/weight.h"
 
 namespace jackscrew {
@@ -85,8 +84,8 @@ void begin_by_loftq(const LearnerContext& context, const Weight& weight, const L
   squares.weights += squared_norm(run, values);
   subtract_stored(run, weight, values);
   const double rounding_error = squared_norm(run, values);
-  const double recovered = low_rank_factors(run, values, adapter.scale, context.seed,
-                                            name_hash(weight.name().c_str()), adapter.a, adapter.b);
+  const double recovered =
+      approximate(run, values, context.seed, name_hash(weight.name().c_str()), adapter);
   squares.rounding_error += rounding_error;
   squares.residual += std::max(0.0, rounding_error - recovered);
 }
@@ -98,8 +97,7 @@ void begin_by_pissa(const LearnerContext& context, const Weight& weight, bool or
   const Arena::Frame frame(run.scratch);
   const Tensor values = matrix_like(run, weight);
   weight.decode(run.ops, 0, weight.rows(), values);
-  low_rank_factors(run, values, initial.scale, context.seed, name_hash(weight.name().c_str()),
-                   initial.a, initial.b);
+  approximate(run, values, context.seed, name_hash(weight.name().c_str()), initial);
   run.ops.copy(adapter.a, initial.a);
   run.ops.copy(adapter.b, initial.b);
   if (!original) return;

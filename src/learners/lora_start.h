@@ -3,6 +3,7 @@
 
 #include "learners/learner.h"
 #include "learners/lora_options.h"
+#include "learners/low_rank.h"
 
 namespace jackscrew {
 
@@ -11,13 +12,6 @@ struct RoundingSquares {
   double weights = 0.0;         // of the original values
   double rounding_error = 0.0;  // original - stored
   double residual = 0.0;        // original - (stored + initial adapter)
-};
-
-// The factors of an adapter: scale * b a.
-struct LoraFactors {
-  Tensor a;  // f32 [rank, in]
-  Tensor b;  // f32 [out, rank]
-  double scale;
 };
 
 // LoftQ (Li et al. 2023, algorithm 1 with one step, for a stored weight that is given): the adapter

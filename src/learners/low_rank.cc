@@ -8,6 +8,7 @@
 #include "kernels/add_scaled.h"
 #include "learners/lora.rows.h"
 #include "learners/subspace.h"
+#include "optim/squares.h"
 
 namespace jackscrew {
 
@@ -43,8 +44,9 @@ std::vector<float> values_of(Context& context, const Tensor& tensor) {
 
 }  // namespace
 
-double low_rank_factors(Context& context, const Tensor& matrix, double scale, uint64_t seed,
-                        uint32_t tensor, const Tensor& a, const Tensor& b) {
+double approximate(Context& context, const Tensor& matrix, uint64_t seed, uint32_t tensor,
+                   const LoraFactors& factors) {
+  const auto& [a, b, scale] = factors;
   const Arena::Frame frame(context.scratch);
   const int64_t rows = matrix.rows(), cols = matrix.cols(), rank = a.rows();
   const double square = squared_norm(context, matrix);

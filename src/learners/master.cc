@@ -37,6 +37,10 @@ double squared_distance(int threads, const T* a, const T* b, int64_t count) {
 
 }  // namespace
 
+void copy_values(Ops& ops, HostCopy how, const Tensor& to, const Tensor& from) {
+  how == HostCopy::in_order ? ops.copy(to, from) : ops.copy_async(to, from);
+}
+
 Master::Master(Memory& memory, const std::string& name, int64_t rows, int64_t cols, DType dtype)
     : memory_(&memory),
       rows_(rows),
@@ -52,9 +56,9 @@ OwnedTensor Master::allocate() const {
 }
 
 void Master::fetch(Context& context, int64_t begin, int64_t end, const Tensor& to,
-                   Copy copy) const {
+                   HostCopy copy) const {
   if (dtype_ == DType::f32) {
-    (context.ops.*copy)(to, view().rows(begin, end));
+    copy_values(context.ops, copy, to, view().rows(begin, end));
     return;
   }
   const Arena::Frame frame(context.scratch);
@@ -68,14 +72,14 @@ void Master::fetch(Context& context, int64_t begin, int64_t end, const Tensor& t
   }
 }
 
-double Master::store(Context& context, const Tensor& from, Copy copy) {
+double Master::store(Context& context, const Tensor& from, HostCopy copy) {
   const double change = dtype_ == DType::f32 ? store_as<float>(context, from, copy)
                                              : store_as<bf16>(context, from, copy);
   return context.ops.plans_only() ? 0.0 : change;
 }
 
 template <class T>
-double Master::store_as(Context& context, const Tensor& from, Copy copy) {
+double Master::store_as(Context& context, const Tensor& from, HostCopy copy) {
   const Arena::Frame frame(context.scratch);
   const int64_t step = std::min(rows_, panel_rows(cols_, dtype_size(dtype_)));
   Tensor panel;  // [step, cols], rounded on the device
@@ -98,7 +102,7 @@ double Master::store_as(Context& context, const Tensor& from, Copy copy) {
           part.rows());
     }
     if (plans) break;  // the first panel is the largest
-    (context.ops.*copy)(Tensor(arrived.data(), dtype_, {part.rows(), cols_}), part);
+    copy_values(context.ops, copy, Tensor(arrived.data(), dtype_, {part.rows(), cols_}), part);
     const T* before = view().rows(begin, end).template data<T>();
     change += squared_distance(context.ops.threads(), before, arrived.data(), part.size());
     std::memcpy(to.rows(begin, end).raw(), arrived.data(), static_cast<size_t>(part.bytes()));

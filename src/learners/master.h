@@ -8,6 +8,11 @@
 
 namespace jackscrew {
 
+// How values come from the host or go there: by Ops::copy() or, which is for masters kept as f32,
+// by Ops::copy_async().
+enum class HostCopy { in_order, beside_steps };
+void copy_values(Ops& ops, HostCopy how, const Tensor& to, const Tensor& from);
+
 class Master {
  public:
   // Allocates rows * cols values of `dtype` (f32 or bf16) in `memory`, which must outlive this.
@@ -27,21 +32,18 @@ class Master {
     if (!file().empty()) values_ = allocate();
   }
 
-  // The copy to use: &Ops::copy or, for values kept as f32, &Ops::copy_async.
-  using Copy = void (Ops::*)(const Tensor& to, const Tensor& from);
-
   // Writes rows [begin, end) to `to`, f32 [end - begin, cols].
   void fetch(Context& context, int64_t begin, int64_t end, const Tensor& to,
-             Copy copy = &Ops::copy) const;
+             HostCopy copy = HostCopy::in_order) const;
   // Stores the values of `from`, f32 [rows, cols]; to bf16 by stochastic rounding under
   // context.scalars. Returns the sum of the squared changes. In a file, the new values need room
   // beside the old ones for the duration of the call.
-  double store(Context& context, const Tensor& from, Copy copy = &Ops::copy);
+  double store(Context& context, const Tensor& from, HostCopy copy = HostCopy::in_order);
 
  private:
   OwnedTensor allocate() const;
   template <class T>
-  double store_as(Context& context, const Tensor& from, Copy copy);
+  double store_as(Context& context, const Tensor& from, HostCopy copy);
 
   Memory* memory_;
   int64_t rows_, cols_;

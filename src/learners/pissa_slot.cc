@@ -1,7 +1,6 @@
 #include "learners/pissa_slot.h"
 
 #include "kernels/add_scaled.h"
-#include "learners/low_rank.h"
 #include "quant/plain.h"
 
 namespace jackscrew {

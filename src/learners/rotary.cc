@@ -30,7 +30,7 @@ struct RotationPace {
 
 struct Group {
   std::string name;
-  std::string kind;  // the same for the matching groups of other layers
+  std::string kind;  // matching groups of all layers share it
   int32_t part = 0;  // of rotation_parts
   std::vector<RotarySlot*> slots;
   int64_t size = 0;  // elements
@@ -106,7 +106,7 @@ class RotaryLearner : public Learner {
     if (options_.overlap && copies_beside_steps_) reserve_transit(worst);
     for (const int32_t group : worst) retire(context, group);
     for (const int32_t group : worst) {
-      for (RotarySlot* slot : slots_of(group)) slot->expect_moments(false);
+      for (RotarySlot* slot : slots_of(group)) slot->set_has_moments(false);
     }
   }
 
@@ -119,7 +119,7 @@ class RotaryLearner : public Learner {
 
   bool begin_step(Context& context, int64_t step) override {
     if (held_) return false;
-    if (transit_.is_used() && step + 1 == next_rotation_) expect_next();
+    if (transit_.is_used() && step + 1 == next_rotation_) prepare_next();
     if (step < next_rotation_) return false;
     rotate(context);
     next_rotation_ = step + steps_per_rotation_;
@@ -164,18 +164,18 @@ class RotaryLearner : public Learner {
 
   void restored(Context& context) override {
     const std::vector<int32_t> before(rotation_->active().begin(), rotation_->active().end());
-    transit_.forget();
+    transit_.forget_joining();
     restore_state();
     for (const int32_t group : before) retire(context, group);
     for (size_t g = 0; g < groups_.size(); ++g) {
-      for (RotarySlot* slot : groups_[g].slots) slot->expect_moments(rotation_->turns()[g] > 0);
+      for (RotarySlot* slot : groups_[g].slots) slot->set_has_moments(rotation_->turns()[g] > 0);
     }
     activate(context, rotation_->active());
     for (const int32_t group : rotation_->active()) {
       groups_[static_cast<size_t>(group)].joined_unseen = true;
     }
     for (const Group& group : groups_) {
-      for (RotarySlot* slot : group.slots) slot->expect_master();
+      for (RotarySlot* slot : group.slots) slot->detach_master_file();
     }
   }
 
@@ -357,11 +357,11 @@ class RotaryLearner : public Learner {
     return out;
   }
 
-  void expect_next() {
+  void prepare_next() {
     RotationParts next = *rotation_;
     next.advance();
     for (const int32_t group : without(next.active(), rotation_->active())) {
-      for (RotarySlot* slot : slots_of(group)) transit_.expect(*slot);
+      for (RotarySlot* slot : slots_of(group)) transit_.prepare(*slot);
     }
   }
 
@@ -468,7 +468,7 @@ class RotaryLearner : public Learner {
   RotaryTransit transit_;
   std::optional<RotationInProgress> in_progress_;
   double seconds_ = 0.0;         // of rotations since the last event, for which steps waited
-  double seconds_beside_ = 0.0;  // the same, of work that ran beside steps
+  double seconds_beside_ = 0.0;  // of copies since the last event, which ran beside steps
   std::vector<uint8_t> state_;   // of the rotation, as checkpoints see it
   std::vector<LearnerEvent> events_;
 };

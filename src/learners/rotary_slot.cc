@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/rows/loss.rows.h"
 #include "learners/rotary.rows.h"
+#include "optim/squares.h"
 
 namespace jackscrew {
 
@@ -43,11 +43,10 @@ void RotarySlot::backward(const Gradient& g, const Tensor*) {
 void RotarySlot::apply(Context& context, double weight_decay) {
   if (settings_.score) {
     const Arena::Frame frame(context.scratch);
-    const int64_t chunks = ceil_div(size(), SquaredNormChunks::kChunk);
-    const Tensor partial = context.scratch.tensor(DType::f64, {chunks});
-    context.ops.launch(
-        SquaredNormChunks{gradient_.view().data<float>(), partial.data<double>(), size()}, chunks);
-    context.ops.launch(AddTotal{partial.data<double>(), squares_.view().data<double>(), chunks}, 1);
+    const Tensor sums = context.scratch.tensor(DType::f64, {chunks_of_squares(size())});
+    sum_squares(context.ops, gradient_.view(), sums);
+    context.ops.launch(AddTotal{sums.data<double>(), squares_.view().data<double>(), sums.size()},
+                       1);
   }
   state_->apply(context, values_, gradient_.view(), learning_rate_scale_, weight_decay);
 }
@@ -109,12 +108,12 @@ void RotarySlot::prepare() {
   state_ = optimizer_->make_state(*memory_, size());
 }
 
-void RotarySlot::fetch(Context& context, Master::Copy copy) {
+void RotarySlot::fetch(Context& context, HostCopy copy) {
   if (master_) master_->fetch(context, 0, weight_->rows(), exact_.view(), copy);
   if (!has_moments_) return;
   size_t at = 0;
   state_->visit(name(), [&](const StateRef& ref) {
-    (context.ops.*copy)(ref.view, moments_[at++].second.view());
+    copy_values(context.ops, copy, ref.view, moments_[at++].second.view());
   });
 }
 
@@ -128,7 +127,7 @@ void RotarySlot::activate(Context& context) {
   if (master_) weight_->release_storage();
   if (state_ == nullptr) {
     prepare();
-    fetch(context, &Ops::copy);
+    fetch(context, HostCopy::in_order);
   }
   if (master_) weight_->take_out(exact_.view());
   values_ = weight_->as_f32();
@@ -145,11 +144,11 @@ void RotarySlot::leave(Context& context) {
   if (master_) weight_->put_back(context.ops, {}, context.scratch);
 }
 
-double RotarySlot::save(Context& context, Master::Copy copy) {
+double RotarySlot::save(Context& context, HostCopy copy) {
   if (settings_.keep_moments) {
     size_t at = 0;
     state_->visit(name(), [&](const StateRef& ref) {
-      (context.ops.*copy)(moments_[at++].second.view(), ref.view);
+      copy_values(context.ops, copy, moments_[at++].second.view(), ref.view);
     });
     has_moments_ = true;
   }
@@ -163,7 +162,7 @@ void RotarySlot::release(Context& context) {
 }
 
 double RotarySlot::flush(Context& context) {
-  const double change = save(context, &Ops::copy);
+  const double change = save(context, HostCopy::in_order);
   release(context);
   return change;
 }

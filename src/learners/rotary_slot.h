@@ -44,7 +44,7 @@ class RotarySlot : public LearnerSlot {
   // Second half: save() writes the master, and the moments if they are kept, and returns the sum of
   // squared changes since the weight became active (0 unless measures_change()); release() frees
   // both on the device, for which a GPU waits until it has done all its work; flush() does both.
-  double save(Context& context, Master::Copy copy);
+  double save(Context& context, HostCopy copy);
   void release(Context& context);
   double flush(Context& context);
   // A weight without a master keeps no values of before to compare with.
@@ -54,13 +54,13 @@ class RotarySlot : public LearnerSlot {
   // For a weight that will be activated: prepare() allocates its exact values and moments, fetch()
   // fills them, forget() frees them again.
   void prepare();
-  void fetch(Context& context, Master::Copy copy);
+  void fetch(Context& context, HostCopy copy);
   void forget();
   // The memory that prepare() allocates and leave() does not free, in booked bytes.
   int64_t moving_bytes() const;
 
   // Call before a checkpoint fills the master of a weight that waits.
-  void expect_master() {
+  void detach_master_file() {
     if (master_ && !learns()) master_->detach_file();
   }
 
@@ -69,7 +69,7 @@ class RotarySlot : public LearnerSlot {
   double gradient_score(Context& context) const;
   // Says whether the weight has been active before: its kept moments, if any, are then visited, so
   // that a checkpoint can fill them.
-  void expect_moments(bool has) { has_moments_ = settings_.keep_moments && has; }
+  void set_has_moments(bool has) { has_moments_ = settings_.keep_moments && has; }
 
  private:
   // Encodes the storage from the master. While a weight waits its storage follows from its master

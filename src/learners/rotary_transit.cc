@@ -9,13 +9,13 @@ bool RotaryTransit::reserve(int64_t& held, const RotarySlot& slot) const {
   return true;
 }
 
-void RotaryTransit::expect(RotarySlot& slot) {
+void RotaryTransit::prepare(RotarySlot& slot) {
   if (!reserve(joining_bytes_, slot)) return;
   slot.prepare();
   joining_.push_back(&slot);
 }
 
-void RotaryTransit::forget() {
+void RotaryTransit::forget_joining() {
   for (RotarySlot* slot : joining_) slot->forget();
   arrive();
 }

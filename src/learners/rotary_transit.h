@@ -17,11 +17,11 @@ class RotaryTransit {
   bool is_used() const { return limit_ > 0; }
 
   // Before the last step: allocates memory for a slot that will join, if there is room.
-  void expect(RotarySlot& slot);
-  // Drops all expected slots and frees their memory.
-  void forget();
+  void prepare(RotarySlot& slot);
+  // Drops all prepared slots and frees their memory.
+  void forget_joining();
 
-  // At the rotation, between the Ops::finish() before it and the one after: the expected slots have
+  // At the rotation, between the Ops::finish() before it and the one after: the prepared slots have
   // been fetched.
   void arrive();
   // At the rotation: whether a slot that leaves will be flushed by work().
@@ -35,9 +35,9 @@ class RotaryTransit {
     const auto leaving = std::exchange(leaving_, {});
     leaving_bytes_ = 0;
     for (const auto& [group, slot] : leaving) {
-      changed(group, slot->save(context, &Ops::copy_async));
+      changed(group, slot->save(context, HostCopy::beside_steps));
     }
-    for (RotarySlot* slot : joining_) slot->fetch(context, &Ops::copy_async);
+    for (RotarySlot* slot : joining_) slot->fetch(context, HostCopy::beside_steps);
     // Last, since it waits for the step.
     for (const auto& [group, slot] : leaving) slot->release(context);
   }

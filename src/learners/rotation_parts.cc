@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "learners/heaviest_groups.h"
 
 namespace jackscrew {
 

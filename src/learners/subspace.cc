@@ -5,13 +5,11 @@
 #include <Eigen/SVD>
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <vector>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "kernels/add_scaled.h"
-#include "kernels/rows/loss.rows.h"
+#include "optim/squares.h"
 
 namespace jackscrew {
 
@@ -77,17 +75,6 @@ Matrix descending_eigenvectors(const Matrix& symmetric) {
 }
 
 }  // namespace
-
-double squared_norm(Context& context, const Tensor& values) {
-  const Arena::Frame frame(context.scratch);
-  const int64_t chunks = ceil_div(values.size(), SquaredNormChunks::kChunk);
-  const Tensor partial = context.scratch.tensor(DType::f64, {chunks});
-  context.ops.launch(SquaredNormChunks{values.data<float>(), partial.data<double>(), values.size()},
-                     chunks);
-  std::vector<double> sums(static_cast<size_t>(chunks));
-  context.ops.copy(Tensor(sums.data(), DType::f64, {chunks}), partial);
-  return context.ops.plans_only() ? 0.0 : std::accumulate(sums.begin(), sums.end(), 0.0);
-}
 
 void orthonormalise(Context& context, const Tensor& basis) {
   bring_into_range(context, basis);

@@ -6,9 +6,6 @@
 
 namespace jackscrew {
 
-// The sum of the squares of a contiguous f32 tensor; 0 on the plan device.
-double squared_norm(Context& context, const Tensor& values);
-
 // Makes the columns of `basis`, f32 [size, rank] with rank <= size, orthonormal to about 1e-6
 // without changing their span. Repeats Cholesky factorisations of the Gram matrix, shifted where
 // the columns are nearly dependent (Fukaya et al. 2020, "Shifted CholeskyQR"). Throws

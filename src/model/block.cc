@@ -157,8 +157,9 @@ Tensor Block::backward_heads(Context& context, const Batch& batch, const std::op
   return projected;
 }
 
-void Block::attend(Context& context, const Batch& batch, const BlockActivations& saved,
-                   KvCache* cache) const {
+void Block::attend(Context& context, const ForwardPass& pass) const {
+  const BlockActivations& saved = pass.saved;
+  const Batch& batch = pass.batch;
   const Arena::Frame frame(context.scratch);
   Tensor q = saved.q;
   Tensor k = saved.k;
@@ -170,28 +171,28 @@ void Block::attend(Context& context, const Batch& batch, const BlockActivations&
   }
   rotate(context, batch, q, q, 1.0f);
   rotate(context, batch, k, k, 1.0f);
-  if (cache == nullptr) {
+  if (pass.cache == nullptr) {
     context.ops.attention_forward(shape(batch.cu_seqlens, batch.cu_seqlens), q, k, saved.v,
                                   saved.attention, saved.lse, context.scratch);
   } else {
-    const Tensor keys = cache->keys[index_in_stage_];
-    const Tensor values = cache->values[index_in_stage_];
+    const Tensor keys = pass.cache->keys[index_in_stage_];
+    const Tensor values = pass.cache->values[index_in_stage_];
     put_into_cache(context.ops, k, saved.v, batch.positions, keys, values);
-    context.ops.attention_forward(shape(batch.cu_seqlens, cache->cu_seqlens_k.view()), q, keys,
+    context.ops.attention_forward(shape(batch.cu_seqlens, pass.cache->cu_seqlens_k.view()), q, keys,
                                   values, saved.attention, saved.lse, context.scratch);
   }
 }
 
-Tensor Block::input_of(BlockPart part, Context& context, const Batch& batch, const Tensor& x,
-                       const BlockActivations& saved, KvCache* cache) const {
+Tensor Block::input_of(BlockPart part, Context& context, const ForwardPass& pass) const {
+  const BlockActivations& saved = pass.saved;
   if (part == BlockPart::o) {
-    attend(context, batch, saved, cache);
+    attend(context, pass);
     return saved.attention;
   }
   const bool is_down = part == BlockPart::down;
-  const Tensor input = take_linear(context, batch.tokens(),
+  const Tensor input = take_linear(context, pass.batch.tokens(),
                                    is_down ? config_->intermediate_size : config_->hidden_size);
-  if (part == BlockPart::qkv) norm1_.forward(context, x, input, saved.norm1_rstd);
+  if (part == BlockPart::qkv) norm1_.forward(context, pass.x, input, saved.norm1_rstd);
   if (part == BlockPart::gate_up) {
     norm2_.forward(context, saved.residual_mid, input, saved.norm2_rstd);
   }
@@ -199,8 +200,9 @@ Tensor Block::input_of(BlockPart part, Context& context, const Batch& batch, con
   return input;
 }
 
-void Block::multiply(BlockPart part, Context& context, LinearInput& input, const Tensor& x,
-                     const BlockActivations& saved, const Tensor& out) const {
+void Block::multiply(BlockPart part, Context& context, LinearInput& input,
+                     const ForwardPass& pass) const {
+  const BlockActivations& saved = pass.saved;
   switch (part) {
     case BlockPart::qkv:
       q_.forward(context, input, saved.q);
@@ -208,14 +210,14 @@ void Block::multiply(BlockPart part, Context& context, LinearInput& input, const
       v_.forward(context, input, saved.v);
       return;
     case BlockPart::o:
-      o_.forward_onto(context, input, x, saved.residual_mid);
+      o_.forward_onto(context, input, pass.x, saved.residual_mid);
       return;
     case BlockPart::gate_up:
       gate_.forward(context, input, saved.gate);
       up_.forward(context, input, saved.up);
       return;
     case BlockPart::down:
-      down_.forward_onto(context, input, saved.residual_mid, out);
+      down_.forward_onto(context, input, saved.residual_mid, pass.out);
       return;
   }
 }
@@ -234,30 +236,26 @@ std::vector<const Weight*> Block::weights_of(BlockPart part) const {
   return {};
 }
 
-void Block::run(std::span<const BlockPart> parts, Context& context, const Batch& batch,
-                const Tensor& x, const BlockActivations& saved, const Tensor& out,
-                KvCache* cache) const {
+void Block::run(std::span<const BlockPart> parts, Context& context, const ForwardPass& pass) const {
   for (const BlockPart part : parts) {
     const Arena::Frame frame(context.scratch);
-    LinearInput input(input_of(part, context, batch, x, saved, cache));
-    multiply(part, context, input, x, saved, out);
+    LinearInput input(input_of(part, context, pass));
+    multiply(part, context, input, pass);
   }
 }
 
-void Block::forward(Context& context, const Batch& batch, const Tensor& x,
-                    const BlockActivations& saved, const Tensor& out, KvCache* cache) const {
-  run(kBlockParts, context, batch, x, saved, out, cache);
+void Block::forward(Context& context, const ForwardPass& pass) const {
+  run(kBlockParts, context, pass);
 }
 
-void Block::recompute(Context& context, const Batch& batch, const Tensor& x,
-                      const BlockActivations& saved) const {
-  run(std::span(kBlockParts).first(kBlockParts.size() - 1), context, batch, x, saved, {}, nullptr);
+void Block::recompute(Context& context, const ForwardPass& pass) const {
+  run(std::span(kBlockParts).first(kBlockParts.size() - 1), context, pass);
 }
 
-void Block::backward(Context& context, const Batch& batch, const Tensor& x,
-                     const BlockActivations& saved, const Tensor& d, bool need_dx) const {
-  backward_mlp(context, saved, d);
-  backward_attention(context, batch, x, saved, d, need_dx);
+void Block::backward(Context& context, const ForwardPass& pass, const Tensor& d,
+                     bool need_dx) const {
+  backward_mlp(context, pass.saved, d);
+  backward_attention(context, pass, d, need_dx);
 }
 
 void Block::backward_mlp(Context& context, const BlockActivations& saved, const Tensor& d) const {
@@ -283,8 +281,10 @@ void Block::backward_mlp(Context& context, const BlockActivations& saved, const 
   norm2_.backward(context, saved.residual_mid, saved.norm2_rstd, dnormed, &d);
 }
 
-void Block::backward_attention(Context& context, const Batch& batch, const Tensor& x,
-                               const BlockActivations& saved, const Tensor& d, bool need_dx) const {
+void Block::backward_attention(Context& context, const ForwardPass& pass, const Tensor& d,
+                               bool need_dx) const {
+  const BlockActivations& saved = pass.saved;
+  const Batch& batch = pass.batch;
   const Arena::Frame frame(context.scratch);
   const int64_t tokens = d.rows();
   const Tensor dq = context.scratch.tensor(DType::f32, {tokens, saved.q.cols()});
@@ -304,7 +304,7 @@ void Block::backward_attention(Context& context, const Batch& batch, const Tenso
   const Tensor dq_projected = backward_heads(context, batch, q_norm_, saved.q, saved.q_rstd, dq);
   const Tensor dk_projected = backward_heads(context, batch, k_norm_, saved.k, saved.k_rstd, dk);
   const Tensor normed = take_linear(context, tokens, config_->hidden_size);
-  norm1_.recompute(context, x, saved.norm1_rstd, normed);
+  norm1_.recompute(context, pass.x, saved.norm1_rstd, normed);
   LinearInput input(normed);
   const Tensor dnormed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
   const Tensor* dx = need_dx || norm1_.learns() ? &dnormed : nullptr;
@@ -312,7 +312,7 @@ void Block::backward_attention(Context& context, const Batch& batch, const Tenso
   k_.backward(context, input, dk_projected, dx, Accumulate::yes);
   v_.backward(context, input, dv, dx, Accumulate::yes);
   if (dx != nullptr) {
-    norm1_.backward(context, x, saved.norm1_rstd, dnormed, need_dx ? &d : nullptr);
+    norm1_.backward(context, pass.x, saved.norm1_rstd, dnormed, need_dx ? &d : nullptr);
   }
 }
 

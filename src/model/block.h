@@ -8,7 +8,7 @@
 
 #include "model/batch.h"
 #include "model/config.h"
-#include "model/parameter.h"
+#include "model/layers.h"
 #include "model/rope.h"
 #include "products/arithmetic.h"
 
@@ -51,6 +51,17 @@ struct KvCache {
   int64_t length = 0;                // tokens held
 };
 
+// What the forward pass of a block reads and writes. With a cache, the batch is one sequence that
+// follows the tokens in the cache, where its positions begin; its keys and values are added there.
+// The length and cu_seqlens_k are the caller's to set.
+struct ForwardPass {
+  const Batch& batch;
+  Tensor x;  // f32 [tokens, hidden]
+  const BlockActivations& saved;
+  Tensor out = {};  // f32 [tokens, hidden]
+  KvCache* cache = nullptr;
+};
+
 // The layers of a block; their parameters belong to the stage.
 struct BlockLayers {
   Norm norm1;
@@ -74,37 +85,29 @@ class Block {
 
   bool learns() const;
 
-  // out = block(x), both f32 [tokens, hidden]; fills `saved`. With a cache, the batch is one
-  // sequence that follows the tokens in the cache, where its positions begin; its keys and values
-  // are added there. The length and cu_seqlens_k are the caller's to set.
-  void forward(Context& context, const Batch& batch, const Tensor& x, const BlockActivations& saved,
-               const Tensor& out, KvCache* cache) const;
+  // out = block(x); fills `saved`.
+  void forward(Context& context, const ForwardPass& pass) const;
   // forward() in steps: for each of kBlockParts, what its linear layers read, in context.scratch or
   // in `saved`, and then their outputs, in `saved` or, of down, in `out`. A part needs of `saved`
   // what the parts before it have left there.
-  Tensor input_of(BlockPart part, Context& context, const Batch& batch, const Tensor& x,
-                  const BlockActivations& saved, KvCache* cache) const;
-  void multiply(BlockPart part, Context& context, LinearInput& input, const Tensor& x,
-                const BlockActivations& saved, const Tensor& out) const;
+  Tensor input_of(BlockPart part, Context& context, const ForwardPass& pass) const;
+  void multiply(BlockPart part, Context& context, LinearInput& input,
+                const ForwardPass& pass) const;
   std::vector<const Weight*> weights_of(BlockPart part) const;
-  // Fills `saved` again from x, with the same bits.
-  void recompute(Context& context, const Batch& batch, const Tensor& x,
-                 const BlockActivations& saved) const;
-  // d, f32 [tokens, hidden], comes in as the gradient of the output and becomes the gradient of x;
-  // if nothing below learns (`need_dx` false), it becomes unspecified.
-  void backward(Context& context, const Batch& batch, const Tensor& x,
-                const BlockActivations& saved, const Tensor& d, bool need_dx) const;
+  // Fills `saved` again from x, with the same bits; there is no cache and no `out`.
+  void recompute(Context& context, const ForwardPass& pass) const;
+  // d, f32 [tokens, hidden], comes in as the gradient of `out` and becomes the gradient of x; if
+  // nothing below learns (`need_dx` false), it becomes unspecified. Reads x and `saved`.
+  void backward(Context& context, const ForwardPass& pass, const Tensor& d, bool need_dx) const;
 
  private:
   // Runs the forward pass of some parts.
-  void run(std::span<const BlockPart> parts, Context& context, const Batch& batch, const Tensor& x,
-           const BlockActivations& saved, const Tensor& out, KvCache* cache) const;
+  void run(std::span<const BlockPart> parts, Context& context, const ForwardPass& pass) const;
   // Queries and keys are normed and rotated, attention runs; fills saved.attention.
-  void attend(Context& context, const Batch& batch, const BlockActivations& saved,
-              KvCache* cache) const;
+  void attend(Context& context, const ForwardPass& pass) const;
   void backward_mlp(Context& context, const BlockActivations& saved, const Tensor& d) const;
-  void backward_attention(Context& context, const Batch& batch, const Tensor& x,
-                          const BlockActivations& saved, const Tensor& d, bool need_dx) const;
+  void backward_attention(Context& context, const ForwardPass& pass, const Tensor& d,
+                          bool need_dx) const;
   AttentionShape shape(const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k) const;
   // A tensor [tokens, width] of type ActivationTypes::linear, in context.scratch.
   Tensor take_linear(Context& context, int64_t tokens, int64_t width) const;

@@ -13,7 +13,8 @@ namespace {
 
 // A size that exceeds the largest published one by more than this factor is taken for damage.
 constexpr int64_t kAbsurdFactor = int64_t{1} << 20;
-// The same for layers, which take host memory before any budget is checked: 13 KB each in a plan.
+// That factor for layers, which take host memory before any budget is checked: 13 KB each in a
+// plan.
 constexpr int64_t kAbsurdLayers = 16;
 
 struct SizeField {

@@ -38,6 +38,22 @@ class Index {
   std::map<std::tuple<int64_t, WeightKind, std::string>, Parameter*> parameters_;
 };
 
+std::unique_ptr<Parameter> make_parameter(const StageBuild& build, const WeightSpec& spec) {
+  auto parameter = std::make_unique<Parameter>();
+  FormatPointer format = build.format(spec);
+  const std::optional<Tensor> mapped = build.mapped ? build.mapped(spec, *format) : std::nullopt;
+  if (mapped) {
+    parameter->weight = std::make_unique<Weight>(spec, std::move(format), *mapped);
+  } else {
+    parameter->weight = std::make_unique<Weight>(build.slots.memory, spec, std::move(format));
+    build.fill(*parameter->weight);
+  }
+  LearnerContext slots = build.slots;
+  slots.operand_dtype = build.arithmetic.product_of(spec).operand_dtype();
+  parameter->slot = build.learner.make_slot(slots, *parameter->weight);
+  return parameter;
+}
+
 }  // namespace
 
 std::vector<WeightSpec> learnable_of(const ModelConfig& config, const StageSpec& stage,
@@ -60,22 +76,8 @@ Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild&
       spec_(spec),
       types_(ActivationTypes::of(build.arithmetic, build.slots.ops)),
       rope_(make_rope_table(config, build.max_positions, build.slots.memory, build.slots.ops)) {
-  for (WeightSpec& weight : weights_of(config_, spec)) {
-    auto parameter = std::make_unique<Parameter>();
-    FormatPointer format = build.format(weight);
-    const std::optional<Tensor> mapped =
-        build.mapped ? build.mapped(weight, *format) : std::nullopt;
-    if (mapped) {
-      parameter->weight = std::make_unique<Weight>(std::move(weight), std::move(format), *mapped);
-    } else {
-      parameter->weight =
-          std::make_unique<Weight>(build.slots.memory, std::move(weight), std::move(format));
-      build.fill(*parameter->weight);
-    }
-    LearnerContext slots = build.slots;
-    slots.operand_dtype = build.arithmetic.product_of(parameter->weight->spec()).operand_dtype();
-    parameter->slot = build.learner.make_slot(slots, *parameter->weight);
-    parameters_.push_back(std::move(parameter));
+  for (const WeightSpec& weight : weights_of(config_, spec)) {
+    parameters_.push_back(make_parameter(build, weight));
   }
   const Index index(parameters_);
   embedding_ = index.find(-1, WeightKind::embedding, "embed_tokens");
@@ -181,7 +183,7 @@ Tensor Stage::forward(const Context& of_step, const Batch& batch, const Tensor* 
     const BlockActivations saved =
         BlockActivations::take(config_, types_, tokens, keep_all ? *stash.arena : context.scratch);
     const Tensor out = stash.keep ? take() : spare;
-    block.forward(context, batch, x, saved, out, cache);
+    block.forward(context, {batch, x, saved, out, cache});
     if (stash.keep) {
       stash.inputs.push_back(x);
       if (keep_all) stash.blocks.push_back(saved);
@@ -283,11 +285,11 @@ void Stage::backward(const Context& of_step, const Batch& batch, const Tensor& d
     BlockActivations saved;
     if (stash.recompute) {
       saved = BlockActivations::take(config_, types_, batch.tokens(), context.scratch);
-      blocks_[i].recompute(context, batch, stash.inputs[i], saved);
+      blocks_[i].recompute(context, {batch, stash.inputs[i], saved});
     } else {
       saved = stash.blocks[i];
     }
-    blocks_[i].backward(context, batch, stash.inputs[i], saved, d, need_dx);
+    blocks_[i].backward(context, {batch, stash.inputs[i], saved}, d, need_dx);
     if (context.block_passed != nullptr) (*context.block_passed)(1);
   }
   if (!spec_.embedding || !embedding_->learns()) return;

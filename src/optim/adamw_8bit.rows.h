@@ -45,7 +45,7 @@ struct MomentShares {
   JACKSCREW_ROW float of(float value) const { return value * raise * inverse; }
 };
 
-// Codes of the first `size` values of a block, rounded to nearest.
+// Codes of the first `size` first moments of a block, rounded to nearest.
 template <class Team, class Map>
 JACKSCREW_ROW void encode_first_moments(const Team& team, const Map& map,
                                         MomentValues<Team>& values, float largest, int64_t size,
@@ -55,7 +55,8 @@ JACKSCREW_ROW void encode_first_moments(const Team& team, const Map& map,
             [&](int64_t i) { codes[i] = dynamic_code_keeping_sign(map, shares.of(values[i])); });
 }
 
-// The same for second moments, rounded stochastically by the random numbers of the block.
+// Codes of the first `size` second moments of a block, rounded stochastically by the random numbers
+// of that block.
 template <class Team, class Map>
 JACKSCREW_ROW void encode_second_moments(const Team& team, const Map& map,
                                          MomentValues<Team>& values, float largest, int64_t size,

@@ -57,7 +57,8 @@ class Peers {
   // Replaces f32 tensors by their sums over all replicas of this stage, added in the tree of
   // lanes.h.
   void sum_over_replicas(Ops& ops, std::span<const Tensor> tensors);
-  // The same over the first and the last stage of a replica, which both hold a tied embedding.
+  // Replaces f32 tensors by their sums over the first and the last stage of a replica, which both
+  // hold a tied embedding.
   void sum_over_ends(Ops& ops, std::span<const Tensor> tensors);
 
   // A sum that passes through the stages of a replica in order: `add` is given the sum of the

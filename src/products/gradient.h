@@ -50,10 +50,10 @@ class Gradient {
   Context& context() const { return context_; }
   const Weight& weight() const { return weight_; }
 
-  // The data of the use, set by whoever makes the Gradient. Learners read x and dy only; they are
-  // both f32 or both bf16.
+  // The data of the use, set by whoever makes the Gradient. Learners read x and dy, which of a
+  // linear product are both f32 or both bf16, and positions.
   Tensor x;          // [tokens, in], the input; empty for a gather
-  Int8Rows x_rows;   // the same in int8, where the product read it so, or empty
+  Int8Rows x_rows;   // x in int8, where the product read it so, or empty
   Tensor dy;         // [tokens, out], the output's gradient
   Tensor indices;    // i32 [tokens], the rows of a gather
   Tensor positions;  // i32 [tokens], of a gather: within their sequences

@@ -31,7 +31,7 @@ struct Int4Options {
 
 std::unique_ptr<const Product> make_int4_product(const Int4Options& options);
 
-// The rows of the table of products: `int4`, and `w4a8` with only W in four bits.
+// The rows of the table of products (int4_options.cc): `int4`, and `w4a8` with only W in four bits.
 ProductEntry int4_entry();
 ProductEntry w4a8_entry();
 

@@ -151,7 +151,8 @@ class Int4PaperProduct : public Product {
     });
   }
 
-  // The same gradient, panel by panel: what was clipped has none in a projection either.
+  // Of the gradient that add_dw() adds, panel by panel: what was clipped has none in a projection
+  // either.
   void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
     if (is_single_token(g.x)) {
       f32_product().add_left(g, p, r);
@@ -234,8 +235,6 @@ class Int4PaperProduct : public Product {
     int64_t copies = 0;
   };
 
-  // A single token is bound by reading the weight, which rounding would not make faster.
-  static bool is_single_token(const Tensor& x) { return x.rows() == 1; }
   static Use use_of(const Gradient& g) {
     return {g.context(), g.weight(), g.x, g.product_parameters};
   }
@@ -329,7 +328,7 @@ class Int4PaperProduct : public Product {
                          from.row_stride(), to.row_stride(), accumulate == Accumulate::yes},
         from.rows());
   }
-  // The same for rows w of the weight, into context.scratch.
+  // The gradient of rows w of the weight, turned back, in context.scratch.
   Tensor turned_back(const Gradient& g, const Tensor& gradient, const Tensor& w) const {
     const Tensor panel = g.context().scratch.tensor(DType::f32, {w.rows(), w.cols()});
     rotate_back(g, gradient, w, kScalarW, panel, Accumulate::no);

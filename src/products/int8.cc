@@ -5,16 +5,12 @@
 #include "products/dense.h"
 #include "products/int8.rows.h"
 #include "products/int8_gradient.h"
+#include "products/weight_panels.h"
 #include "quant/int8.h"
 
 namespace jackscrew {
 
 namespace {
-
-// Rows of a panel: whole groups, because panels are pieces of the contraction of dx.
-int64_t code_panel_rows(const Ops& ops, int64_t cols) {
-  return std::max(kInt8Group, ops.panel_bytes() / cols / kInt8Group * kInt8Group);
-}
 
 class Int8Product : public Product {
  public:
@@ -92,9 +88,6 @@ class Int8Product : public Product {
   }
 
  private:
-  // A single token is bound by reading the weight, which rounding would not make faster.
-  static bool is_single_token(const Tensor& x) { return x.rows() == 1; }
-
   // Calls body(panel, begin, end) over all rows of the weight. A panel holds rows as int8_row would
   // store them; a weight that is stored so is its own panel.
   template <class Body>
@@ -106,20 +99,13 @@ class Int8Product : public Product {
     const Arena::Frame frame(context.scratch);
     const Format& format = int8_row_format();
     const int64_t cols = weight.cols();
-    const int64_t step = std::min(weight.rows(), code_panel_rows(context.ops, cols));
+    const int64_t step = panel_rows_of(weight, context.ops.panel_bytes(), 1);
     const Tensor bytes = context.scratch.tensor(DType::u8, {format.storage_bytes(step, cols)});
-    const Tensor as_f32 = weight.as_f32();
-    const Tensor decoded =
-        as_f32.empty()
-            ? context.scratch.tensor(DType::f32, {std::min(step, encode_panel_rows(cols)), cols})
-            : Tensor();
+    const Tensor decoded = decoded_panel(context, weight, std::min(step, encode_panel_rows(cols)));
     for (int64_t begin = 0; begin < weight.rows(); begin += step) {
       const int64_t end = std::min(weight.rows(), begin + step);
       const auto source = [&](int64_t from, int64_t to) {
-        if (!as_f32.empty()) return as_f32.rows(begin + from, begin + to);
-        const Tensor rows = decoded.rows(0, to - from);
-        weight.decode(context.ops, begin + from, begin + to, rows);
-        return rows;
+        return values_of(context, weight, begin + from, begin + to, decoded);
       };
       const Storage panel{bytes, end - begin, cols};
       format.encode(context.ops, source, panel, {}, context.scratch);

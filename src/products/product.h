@@ -15,7 +15,7 @@ namespace jackscrew {
 // An input made ready for a product once and shared by the weights that read it (q, k and v).
 struct Operand {
   Tensor x;            // [tokens, in], in the product's activation_dtype()
-  Int8Rows rows = {};  // the same in int8, for an int8 product
+  Int8Rows rows = {};  // x in int8, for an int8 product
 };
 
 // A weight as a product reads it.
@@ -87,6 +87,11 @@ class Product : public Contributor {
   // to row 1 that number. Adds nothing once the data no longer decide. The parameter is then set to
   // the mean over the step, however that was cut into micro-batches and ranks.
   virtual void add_parameter_start(const Gradient& g, size_t place, const Tensor& d) const;
+
+ protected:
+  // A single token is bound by reading the weight, which rounding would not make faster: products
+  // that round compute it in f32.
+  static bool is_single_token(const Tensor& x) { return x.rows() == 1; }
 };
 
 // A row of the table of products.

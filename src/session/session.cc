@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "learners/fused.h"
 #include "learners/product_parameter_slot.h"
-#include "optim/finite.h"
+#include "optim/squares.h"
 #include "parallel/schedule.h"
 #include "session/stage_loader.h"
 #include "tensor/file_backing.h"

@@ -14,7 +14,7 @@
 #include "data/batch.h"
 #include "kernels/device.h"
 #include "model/stage.h"
-#include "optim/clip.h"
+#include "optim/gradient_norm.h"
 #include "parallel/lanes.h"
 #include "parallel/peers.h"
 #include "recipe/recipe.h"

@@ -12,10 +12,11 @@ namespace jackscrew {
 
 // Each command is followed by its arguments, in the order in which worker.cc reads them.
 enum class Command : uint8_t {
-  // The program's version, recipe, place, facts; answers with the memory that the rank needs on its
-  // machine, or with a failure.
+  // The program's version, recipe, what rank 0 was started with, place, facts. Answers with the
+  // rank's facts, the memory that it needs, how many tensors learn in it and the settings that only
+  // it was given, or with a failure.
   open,
-  load,               // creates the session; answers success or failure
+  load,               // output_dir; creates the session; answers success or failure
   begin_run,          // total steps
   accumulate,         // step, learning rate, batch
   apply,              // weight decay

@@ -10,8 +10,8 @@
 
 namespace jackscrew {
 
-// Runs `write`. If it throws Error(generic), warns that `what` is not written and that the run
-// continues. Returns whether it was written; other errors propagate.
+// Runs `write`. If it throws Error(generic), warns that `what` is not written. Returns whether it
+// was written; other errors propagate.
 bool write_or_warn(const std::string& what, const std::function<void()>& write);
 
 // Runs `write` until it succeeds. The first time it throws Error(generic), warns and calls

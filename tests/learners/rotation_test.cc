@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "learners/heaviest_groups.h"
 
 namespace jackscrew {
 namespace {

@@ -13,8 +13,8 @@
 #include "optim/adamw_rule.h"
 #include "optim/optimizer.h"
 #include "quant/dynamic_map.h"
-#include "tests/optim/values.h"
 #include "tests/support/test_ops.h"
+#include "tests/support/values.h"
 
 namespace jackscrew {
 namespace {

@@ -12,11 +12,11 @@
 
 #include "base/error.h"
 #include "optim/adamw.rows.h"
-#include "optim/clip.h"
-#include "optim/finite.h"
+#include "optim/gradient_norm.h"
 #include "optim/optimizer.h"
-#include "tests/optim/values.h"
+#include "optim/squares.h"
 #include "tests/support/test_ops.h"
+#include "tests/support/values.h"
 #include "tests/support/worse.h"
 
 namespace jackscrew {

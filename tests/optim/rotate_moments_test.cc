@@ -8,8 +8,8 @@
 #include "optim/optimizer.h"
 #include "optim/rotate_moments.h"
 #include "quant/dynamic_map.h"
-#include "tests/optim/values.h"
 #include "tests/support/test_ops.h"
+#include "tests/support/values.h"
 #include "tests/support/worse.h"
 
 namespace jackscrew {

@@ -8,15 +8,12 @@
 
 #include "parallel/peers.h"
 #include "tests/support/test_ops.h"
+#include "tests/support/values.h"
 
 namespace jackscrew {
 namespace {
 
 using Floats = std::vector<float>;
-
-Tensor view_of(Floats& values) {
-  return {values.data(), DType::f32, {std::ssize(values)}};
-}
 
 // The gradient of a lane: of such different sizes that the order of a sum shows.
 Floats lane_gradient(int64_t lane, int64_t size) {

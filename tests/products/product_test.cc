@@ -87,8 +87,8 @@ class ProductTest : public ::testing::TestWithParam<const char*> {
     EXPECT_LE(error_of(actual, multiply(a, b, start)), kBf16) << what;
   }
 
-  // The same of a single token in bf16 with a weight as it is stored: the token alone is rounded,
-  // and by formats that multiply codes once more.
+  // The product of a single token in bf16 with a weight as it is stored: the token alone is
+  // rounded, and by formats that multiply codes once more.
   void expect_product_as_stored(const Matrix& actual, const Matrix& x, const Matrix& w,
                                 const Matrix* start, const std::string& what) const {
     const Matrix once = x.rounded_to_bf16();

@@ -6,11 +6,12 @@
 #include <map>
 #include <random>
 
-#include "model/parameter.h"
+#include "model/layers.h"
 #include "quant/plain.h"
 #include "tests/support/golden.h"
 #include "tests/support/products.h"
 #include "tests/support/test_ops.h"
+#include "tests/support/values.h"
 
 namespace jackscrew {
 namespace {
@@ -68,7 +69,7 @@ class DoraTest : public ::testing::TestWithParam<const char*> {
   }
 
   void fill_weight() {
-    Values values = random(kOut * kIn, 1);
+    Values values = random_values(kOut * kIn, 1);
     // A row of zeros has no length to be brought to.
     std::fill(values.begin(), values.begin() + kIn, 0.0f);
     if (weight_->format().can_encode()) {
@@ -86,14 +87,6 @@ class DoraTest : public ::testing::TestWithParam<const char*> {
     }
   }
 
-  static Values random(int64_t count, uint32_t seed) {
-    std::mt19937 bits(seed);
-    std::normal_distribution<float> normal;
-    Values values(static_cast<size_t>(count));
-    for (float& value : values) value = normal(bits);
-    return values;
-  }
-
   float* data(const char* name) const { return tensors_.at(name).data<float>(); }
   const Values values(const char* name) const {
     const Tensor& tensor = tensors_.at(name);
@@ -101,7 +94,7 @@ class DoraTest : public ::testing::TestWithParam<const char*> {
   }
   // Another adapter, as if it came from a file.
   void set_adapter() {
-    const Values a = random(kRank * kIn, 3), b = random(kOut * kRank, 4);
+    const Values a = random_values(kRank * kIn, 3), b = random_values(kOut * kRank, 4);
     std::copy(a.begin(), a.end(), data("lora_A.weight"));
     std::copy(b.begin(), b.end(), data("lora_B.weight"));
     for (int64_t j = 0; j < kOut; ++j) {
@@ -151,7 +144,7 @@ struct Directions {
 };
 
 TEST_P(DoraTest, BeginsAsTheWeightItself) {
-  const Values x = random(kTokens * kIn, 5);
+  const Values x = random_values(kTokens * kIn, 5);
   Values y(kTokens * kOut), plain(kTokens * kOut);
   const auto product = make_product("f32", *ops_);
   Context run = context();
@@ -172,11 +165,12 @@ TEST_P(DoraTest, BeginsAsTheWeightItself) {
 // that of y, dy and dx.
 void DoraTest::expect_formula(const char* product_name, DType type, double tolerance) {
   set_adapter();
-  Values x = random(kTokens * kIn, 5);
-  Typed dy(random(kTokens * kOut, 6), kOut, type), y(random(kTokens * kOut, 8), kOut, type);
+  Values x = random_values(kTokens * kIn, 5);
+  Typed dy(random_values(kTokens * kOut, 6), kOut, type),
+      y(random_values(kTokens * kOut, 8), kOut, type);
   Typed dx(Values(kTokens * kIn), kIn, type);
   const bool onto = type == DType::f32;  // what is added to is f32
-  Values start = onto ? random(kTokens * kOut, 7) : Values(kTokens * kOut);
+  Values start = onto ? random_values(kTokens * kOut, 7) : Values(kTokens * kOut);
   const auto product = make_product(product_name, *ops_);
   const Linear linear(parameter_, nullptr, *product);
   Context run = context();
@@ -262,7 +256,7 @@ TEST_P(DoraTest, IsWhatTheFormulaSaysInBf16) {
 // The lengths follow A and B from step to step.
 TEST_P(DoraTest, FactorsFollowAnUpdate) {
   set_adapter();
-  const Values x = random(kTokens * kIn, 5);
+  const Values x = random_values(kTokens * kIn, 5);
   Context run = context();
   std::fill_n(data("lora_A.weight.gradient"), kRank * kIn, 1.0f);
   std::fill_n(data("lora_B.weight.gradient"), kOut * kRank, 1.0f);

@@ -3,28 +3,12 @@
 #include <cmath>
 
 #include "formats/json_text.h"
+#include "tests/support/batches.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
 
 namespace jackscrew {
 namespace {
-
-StepBatch batch_of(int64_t step, int64_t micro_batches = 1) {
-  StepBatch batch{{}, 0, 0, step * 24 * micro_batches};
-  for (int64_t k = 0; k < micro_batches; ++k) {
-    MicroBatch micro;
-    Example example;
-    for (int64_t i = 0; i < 24; ++i) {
-      example.ids.push_back(static_cast<int32_t>((i * 7 + step * 13 + k * 5) % 50));
-      example.train.push_back(1);
-    }
-    micro.append(example);
-    batch.targets += micro.target_count;
-    batch.tokens += micro.tokens();
-    batch.micro_batches.push_back(std::move(micro));
-  }
-  return batch;
-}
 
 std::unique_ptr<Session> session_of(const ModelFiles& files, const std::string& settings) {
   std::vector<std::string> all = settings_of("sequence_len=24 learning_rate=1e-3 " + settings);

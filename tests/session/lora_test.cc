@@ -8,7 +8,7 @@
 
 #include "formats/peft.h"
 #include "learners/full.h"
-#include "model/parameter.h"
+#include "model/layers.h"
 #include "products/dense.h"
 #include "session/adapter.h"
 #include "tests/support/batches.h"

@@ -7,6 +7,7 @@
 #include "learners/full.h"
 #include "quant/format.h"
 #include "tests/cli/run_program.h"
+#include "tests/support/batches.h"
 #include "tests/support/counting_ops.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
@@ -14,18 +15,6 @@
 
 namespace jackscrew {
 namespace {
-
-// Training examples of a golden model's vocabulary.
-StepBatch batch_of(int64_t step, int64_t tokens = 24) {
-  MicroBatch micro;
-  Example example;
-  for (int64_t i = 0; i < tokens; ++i) {
-    example.ids.push_back(static_cast<int32_t>((i * 7 + step * 13) % 50));
-    example.train.push_back(1);
-  }
-  micro.append(example);
-  return {{micro}, micro.target_count, tokens, step * tokens};
-}
 
 std::vector<std::string> rotary(std::vector<std::string> more) {
   std::vector<std::string> settings = {"method=rotary",   "optimizer=adamw",

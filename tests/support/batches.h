@@ -39,6 +39,24 @@ inline StepBatch step_of(std::vector<MicroBatch> micro_batches) {
   return out;
 }
 
+// Examples of 24 tokens of a golden model's vocabulary, others in every step.
+inline StepBatch batch_of(int64_t step, int64_t micro_batches = 1) {
+  StepBatch batch{{}, 0, 0, step * 24 * micro_batches};
+  for (int64_t k = 0; k < micro_batches; ++k) {
+    MicroBatch micro;
+    Example example;
+    for (int64_t i = 0; i < 24; ++i) {
+      example.ids.push_back(static_cast<int32_t>((i * 7 + step * 13 + k * 5) % 50));
+      example.train.push_back(1);
+    }
+    micro.append(example);
+    batch.targets += micro.target_count;
+    batch.tokens += micro.tokens();
+    batch.micro_batches.push_back(std::move(micro));
+  }
+  return batch;
+}
+
 // All sequences of several micro-batches in one.
 inline MicroBatch joined(const std::vector<MicroBatch>& parts) {
   MicroBatch out;

@@ -1,4 +1,4 @@
-#include "model/parameter.h"
+#include "model/layers.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Vectors of values, for the tests of this room.
+// Vectors of values.
 #pragma once
 
 #include <random>

@@ -1,30 +1,31 @@
-#include "optim/clip.h"
+#include "optim/gradient_norm.h"
 
 #include "kernels/rows/loss.rows.h"
+#include "optim/squares.h"
 
 namespace jackscrew {
 
 GradientNorm::GradientNorm(Memory& memory, const std::vector<int64_t>& sizes) {
   if (sizes.empty()) return;
   int64_t chunks = 0;
-  for (const int64_t size : sizes) chunks += ceil_div(size, SquaredNormChunks::kChunk);
+  for (const int64_t size : sizes) chunks += chunks_of_squares(size);
   partial_ = OwnedTensor(memory, Purpose::workspace, DType::f64, {chunks});
   sums_ = OwnedTensor(memory, Purpose::workspace, DType::f64, {std::ssize(sizes)});
 }
 
 void GradientNorm::measure(Context& context) const {
   if (gradients_.empty()) return;
-  auto* partial = partial_.view().data<double>();
-  auto* sum = sums_.view().data<double>();
   context.ops.in_batches([&] {
+    int64_t number = 0, first = 0;
     for (const Tensor& g : gradients_) {
-      const int64_t chunks = ceil_div(g.size(), SquaredNormChunks::kChunk);
+      const int64_t end = first + chunks_of_squares(g.size());
+      const Tensor partial = partial_.view().columns(first, end);
+      const Tensor sum = sums_.view().columns(number, number + 1);
       context.ops.begin_part();
-      context.ops.launch(SquaredNormChunks{g.data<float>(), partial, g.size()}, chunks);
-      context.ops.launch(SumOf{partial, sum, chunks}, 1);
-      if (sum == nullptr) continue;  // on the plan device there are none
-      partial += chunks;
-      ++sum;
+      sum_squares(context.ops, g, partial);
+      context.ops.launch(SumOf{partial.data<double>(), sum.data<double>(), partial.size()}, 1);
+      first = end;
+      ++number;
     }
   });
 }

@@ -48,8 +48,8 @@ class LearnerSlot {
   // Accumulates what it needs of the product's gradient. The learner's branch adds its share of the
   // input's gradient to `dx`, after the product's own; null when nobody below needs it.
   virtual void backward(const Gradient&, const Tensor* /*dx*/) {}
-  // Called where Context::is_last_micro_batch says that gradients are complete: in this step
-  // backward() will not be called again, nor the weight be read.
+  // Called when the gradient is complete (Context::completes_gradients): in this step backward()
+  // will not be called again, nor the weight be read.
   virtual void complete(Context&) {}
   // Updates from what was accumulated over the step, and clears it.
   virtual void apply(Context&, double /*weight_decay*/) {}

@@ -391,7 +391,7 @@ void Session::accumulate_whole(Context& run, const StepBatch& batch) {
   Progress before{batch.first_token, 0};
   for (const MicroBatch& micro_batch : batch.micro_batches) {
     const Batch on_device = flight.upload(*ops_, micro_batch, before.tokens, before.targets);
-    run.is_last_micro_batch = &micro_batch == &batch.micro_batches.back();
+    run.completes_gradients = &micro_batch == &batch.micro_batches.back();
     const auto work = [&] {
       scratch_.reset();
       Stash stash = flight.begin(true, recompute_);
@@ -402,7 +402,7 @@ void Session::accumulate_whole(Context& run, const StepBatch& batch) {
     };
     // The key has everything that determines what is issued and where its tensors lie.
     ops_->repeat({kMicroBatch, on_device.tokens(), on_device.sequences(), on_device.targets.size(),
-                  run.is_last_micro_batch ? 1 : 0},
+                  run.completes_gradients ? 1 : 0},
                  work);
     before.tokens += micro_batch.tokens();
     before.targets += micro_batch.target_count;

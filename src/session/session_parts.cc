@@ -50,7 +50,7 @@ void Session::accumulate_parts(Context& run, const StepBatch& batch) {
     if (turn.work == Work::forward) {
       pass_forward(run, batch.micro_batches[at], before[at], flight);
     } else {
-      run.is_last_micro_batch = index + 1 == end;
+      run.completes_gradients = index + 1 == end;
       pass_backward(run, flight);
       end_lanes(index + 1);
     }

@@ -148,7 +148,7 @@ class Learner {
   // and no step leaves it again.
   virtual int64_t rehearsal_cases() const { return 0; }
   virtual void enter_rehearsal_case(Context&, int64_t /*rehearsal_case*/) {}
-  // What the learner itself keeps beside its slots; the states have the role `schedule`.
+  // What the learner itself keeps beside its slots; the states have the role `learner`.
   virtual void visit(const StateVisitor&) const {}
   // The states behind visit() were overwritten: brings the slots in line with them.
   virtual void restored(Context&) {}

@@ -326,7 +326,7 @@ void Session::watch_gradients() {
   ops_->forget_repeats();
 }
 
-void Session::schedule_restored() {
+void Session::learner_restored() {
   Context run = context(false);
   scratch_.reset();
   learner_->restored(run);

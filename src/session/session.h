@@ -134,10 +134,10 @@ class Session {
   const Product& product() const { return arithmetic_->product(); }
 
   // visit() shows everything that a checkpoint holds. After overwriting it, call
-  // schedule_restored() once the states of the role `schedule` are in place, then restored() once
+  // learner_restored() once the states of the role `learner` are in place, then restored() once
   // the others are.
   void visit(const StateVisitor& visitor) const;
-  void schedule_restored();
+  void learner_restored();
   void restored();
 
   // Called by logits(), so that the other stages' sessions can be asked too; calls compute() once.

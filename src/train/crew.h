@@ -56,7 +56,7 @@ class Crew : public ResultSource {
   StepResult result();
   double evaluate(const StepBatch& batch, const ProgressCallback& progress);
   std::vector<LearnerEvent> take_events();
-  void schedule_restored();
+  void learner_restored();
   void restored();
   void reserve_master_files();
   std::string non_finite_parameter();

@@ -25,7 +25,7 @@ enum class Command : uint8_t {
   list_states,        // answers
   read_state,         // name; answers with pieces, then an empty one
   write_state,        // name, size; pieces follow
-  schedule_restored,  //
+  learner_restored,  //
   restored,           //
   reserve_masters,    //
   non_finite,         // answers with a name

@@ -190,7 +190,7 @@ class Trainer {
 
   void restore_states(const fs::path& checkpoint) {
     restore_checkpoint(
-        checkpoint, states(), [this] { crew_->schedule_restored(); }, crew_->ops());
+        checkpoint, states(), [this] { crew_->learner_restored(); }, crew_->ops());
     crew_->restored();
   }
 

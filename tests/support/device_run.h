@@ -50,7 +50,7 @@ class DeviceRun {
     session->learner().begin_run(steps_);
     restore_checkpoint(
         path("out") / ("checkpoint-" + std::to_string(kSaved)), states(*session),
-        [&] { session->schedule_restored(); }, session->ops());
+        [&] { session->learner_restored(); }, session->ops());
     session->restored();
     steps(*session, kSaved, steps_, out);
     EXPECT_EQ(session->non_finite_parameter(), "");

@@ -23,7 +23,7 @@ Traffic Session::rehearse_work() {
     update({});
     sent = peers_->sent();
     non_finite_parameter();
-    for (const auto& parameter : stage_->parameters()) {  // the export
+    for (const auto& parameter : stage_->parameters()) {  // the result
       const Weight& weight = *parameter->weight;
       const int64_t rows =
           std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32)));

@@ -15,8 +15,8 @@
 #include "report/report.h"
 #include "train/crew.h"
 #include "train/disk_plan.h"
-#include "train/export.h"
 #include "train/output_dir.h"
+#include "train/result.h"
 #include "train/resume.h"
 #include "train/run_data.h"
 #include "train/run_evaluation.h"
@@ -429,7 +429,7 @@ class Trainer {
     try {
       write_patiently(
           console_, "the result", recipe_.output_dir,
-          [&] { export_result(*crew_, files_, tokenizer_, format, claim_->path()); },
+          [&] { jackscrew::write_result(*crew_, files_, tokenizer_, format, claim_->path()); },
           [&] {
             if (!took_best_) try_to_save(done);
           });

@@ -12,7 +12,7 @@
 #include "tests/cli/run_program.h"
 #include "tests/support/batches.h"
 #include "tests/support/golden.h"
-#include "train/export.h"
+#include "train/result.h"
 
 namespace jackscrew {
 
@@ -58,7 +58,7 @@ class DeviceRun {
     out.losses.push_back(session->evaluate(held_out) / static_cast<double>(held_out.targets));
     fs::remove_all(path("out") / "checkpoint-3");
     SessionResult result(*session);
-    export_result(result, files_, Tokenizer(byte_tokenizer()), {}, path("out"));
+    write_result(result, files_, Tokenizer(byte_tokenizer()), {}, path("out"));
     for (const char* name : {"model.safetensors", "adapter_model.safetensors"}) {
       if (fs::exists(path("out") / name)) out.files[name] = read_text(path("out") / name);
     }

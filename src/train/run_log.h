@@ -12,7 +12,7 @@
 #include "report/tensorboard.h"
 #include "train/crew.h"
 #include "train/run_data.h"
-#include "train/trainer.h"
+#include "train/train_console.h"
 
 namespace jackscrew {
 

@@ -44,7 +44,7 @@ JsonObject EvalResult::to_json() const {
 EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
                     const ProgressStyle& style) {
   const ScoreBatch score = [&](const StepBatch& batch, const ProgressCallback& progress) {
-    return session.evaluate(batch, progress);
+    return session.loss_sum(batch, progress);
   };
   return evaluate(score, dataset, max_tokens, session.virtual_tokens(), style);
 }

@@ -133,8 +133,8 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
       use.training ? flights_of(use.place.stage(), layout.stages, micro_batches) : 1;
   peers_ = std::make_unique<Peers>(hooks.transport, layout, use.place.rank);
   for (int64_t i = 0; i < in_flight; ++i) {
-    flights_.push_back(
-        {Flight(*memory_, use_.tokens, make_arena(Purpose::activations, &ArenaSizes::stash))});
+    flights_.push_back({MicroBatchBuffers(*memory_, use_.tokens,
+                                          make_arena(Purpose::activations, &ArenaSizes::stash))});
     flights_.back().staged = make_staged(use_.tokens, files.config.hidden_size);
   }
   scalars_ = OwnedTensor(*memory_, Purpose::workspace, DType::u8, {sizeof(StepScalars)});
@@ -387,14 +387,14 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
 }
 
 void Session::accumulate_whole(Context& run, const StepBatch& batch) {
-  Flight& flight = flights_.front().flight;
-  Progress before{batch.first_token, 0};
+  MicroBatchBuffers& buffers = flights_.front().buffers;
+  CountsBefore before{batch.first_token, 0};
   for (const MicroBatch& micro_batch : batch.micro_batches) {
-    const Batch on_device = flight.upload(*ops_, micro_batch, before.tokens, before.targets);
+    const Batch on_device = buffers.upload(*ops_, micro_batch, before);
     run.completes_gradients = &micro_batch == &batch.micro_batches.back();
     const auto work = [&] {
       scratch_.reset();
-      Stash stash = flight.begin(true, recompute_);
+      Stash stash = buffers.begin(true, recompute_);
       const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
       const Tensor d = scratch_.tensor(DType::f32, {hidden.rows(), hidden.cols()});
       stage_->loss(run, on_device, hidden, &d);
@@ -455,11 +455,6 @@ std::string Session::non_finite_parameter() {
     }
   }
   return {};
-}
-
-double Session::evaluate(const StepBatch& batch, const ProgressCallback& progress) {
-  const std::vector<double> each = losses(batch, progress);
-  return std::accumulate(each.begin(), each.end(), 0.0);
 }
 
 void Session::read_weight(const Weight& weight, int64_t begin, int64_t end, const Tensor& out) {

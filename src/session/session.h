@@ -18,7 +18,7 @@
 #include "parallel/lanes.h"
 #include "parallel/peers.h"
 #include "recipe/recipe.h"
-#include "session/flight.h"
+#include "session/micro_batch_buffers.h"
 #include "session/model_files.h"
 #include "session/place.h"
 
@@ -93,11 +93,6 @@ struct StepResult {
   double loss = 0;   // mean over the step's targets, nats
   double grad_norm = 0;
   bool finite = true;
-};
-
-// Tokens and targets of a step that come before a micro-batch.
-struct Progress {
-  int64_t tokens = 0, targets = 0;
 };
 
 class Session {
@@ -179,9 +174,9 @@ class Session {
 
   // The sum of the negative log-likelihoods over the batch's targets, nats. `progress` is called
   // with the tokens of each micro-batch.
-  double evaluate(const StepBatch& batch, const ProgressCallback& progress = {});
-  // The same for each micro-batch of this replica, which takes every `replicas`th where several
-  // ranks evaluate. Empty on a stage without the head.
+  double loss_sum(const StepBatch& batch, const ProgressCallback& progress = {});
+  // Such sums, one for each micro-batch of this replica, which takes every `replicas`th where
+  // several ranks evaluate. Empty on a stage without the head.
   std::vector<double> losses(const StepBatch& batch, const ProgressCallback& progress = {});
 
   // Decodes rows [begin, end) of a weight, at most panel_rows() of f32 in a training session, to
@@ -228,7 +223,7 @@ class Session {
   // Forward through this stage with nothing kept for backward; receives from the stage before and
   // sends to the one after.
   Tensor pass_through(Context& run, InFlight& flight, KvCache* cache);
-  void pass_forward(Context& run, const MicroBatch& micro_batch, const Progress& before,
+  void pass_forward(Context& run, const MicroBatch& micro_batch, const CountsBefore& before,
                     InFlight& flight);
   void pass_backward(Context& run, InFlight& flight);
   void end_lane(bool last);

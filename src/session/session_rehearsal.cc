@@ -59,9 +59,9 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
       measuring.watch_gradients();
       measuring.rehearse_work();
     }
-    plan.arenas = {measuring.scratch_.high_water(), measuring.flights_.front().flight.stash_bytes(),
-                   measuring.staging_high_water_, measuring.shared_gradients_.high_water(),
-                   measuring.cache_arena_.high_water()};
+    plan.arenas = {measuring.scratch_.high_water(),
+                   measuring.flights_.front().buffers.stash_bytes(), measuring.staging_high_water_,
+                   measuring.shared_gradients_.high_water(), measuring.cache_arena_.high_water()};
   }
   Session booked(recipe, files, use, &plan, true, recompute);
   for (const auto& parameter : booked.stage_->parameters()) {

@@ -265,9 +265,9 @@ StepResult Crew::result() {
   });
 }
 
-double Crew::evaluate(const StepBatch& batch, const ProgressCallback& progress) {
+double Crew::loss_sum(const StepBatch& batch, const ProgressCallback& progress) {
   return in_common_work([&] {
-    if (is_alone()) return session_->evaluate(batch, progress);
+    if (is_alone()) return session_->loss_sum(batch, progress);
     MessageWriter out = message(Command::losses);
     put(out, batch);
     send_all(out);

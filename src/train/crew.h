@@ -54,7 +54,7 @@ class Crew : public ResultSource {
                   const ProgressCallback& progress);
   void apply(const WeightDecay& weight_decay);
   StepResult result();
-  double evaluate(const StepBatch& batch, const ProgressCallback& progress);
+  double loss_sum(const StepBatch& batch, const ProgressCallback& progress);
   std::vector<LearnerEvent> take_events();
   void learner_restored();
   void restored();

@@ -15,25 +15,25 @@ enum class Command : uint8_t {
   // The program's version, recipe, place, facts; answers with the memory that the rank needs on its
   // machine, or with a failure.
   open,
-  load,               // creates the session; answers success or failure
-  begin_run,          // total steps
-  accumulate,         // step, learning rate, batch
-  apply,              // weight decay
-  result,             // also forgets a step that was not finite
-  losses,             // batch; the last stages answer
-  logits,             // ids, rows, use of the cache, tokens of it to keep
-  list_states,        // answers
-  read_state,         // name; answers with pieces, then an empty one
-  write_state,        // name, size; pieces follow
+  load,              // creates the session; answers success or failure
+  begin_run,         // total steps
+  accumulate,        // step, learning rate, batch
+  apply,             // weight decay
+  result,            // also forgets a step that was not finite
+  losses,            // batch; the last stages answer
+  logits,            // ids, rows, use of the cache, tokens of it to keep
+  list_states,       // answers
+  read_state,        // name; answers with pieces, then an empty one
+  write_state,       // name, size; pieces follow
   learner_restored,  //
-  restored,           //
-  reserve_masters,    //
-  non_finite,         // answers with a name
-  take_events,        // answers
-  list_weights,       // answers
-  write_weight,       // name; answers with pieces, then an empty one
-  memory,             // answers with ledgers and times
-  finish              // the last
+  restored,          //
+  reserve_masters,   //
+  non_finite,        // answers with a name
+  take_events,       // answers
+  list_weights,      // answers
+  write_weight,      // name; answers with pieces, then an empty one
+  memory,            // answers with ledgers and times
+  finish             // the last
 };
 
 // The largest message between ranks, except for pieces of tensors.

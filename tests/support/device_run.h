@@ -55,7 +55,7 @@ class DeviceRun {
     steps(*session, kSaved, steps_, out);
     EXPECT_EQ(session->non_finite_parameter(), "");
     const StepBatch held_out = batch(steps_);
-    out.losses.push_back(session->evaluate(held_out) / static_cast<double>(held_out.targets));
+    out.losses.push_back(session->loss_sum(held_out) / static_cast<double>(held_out.targets));
     fs::remove_all(path("out") / "checkpoint-3");
     SessionResult result(*session);
     write_result(result, files_, Tokenizer(byte_tokenizer()), {}, path("out"));

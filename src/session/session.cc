@@ -95,20 +95,20 @@ fs::path masters_directory(const fs::path& output_dir, int rank) {
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                  const SessionPlan& plan, const SessionHooks& hooks)
-    : Session(recipe, files, use, &plan, false, plan.recompute, hooks) {}
+    : Session(recipe, files, use, plan, Mode::run, hooks) {}
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-                 const SessionPlan* plan, bool plans_only, bool recompute,
-                 const SessionHooks& hooks)
+                 const SessionPlan& plan, Mode mode, const SessionHooks& hooks)
     : use_(use),
-      sizes_(plan != nullptr ? std::optional(plan->arenas) : std::nullopt),
-      recompute_(recompute),
+      sizes_(mode != Mode::measure ? std::optional(plan.arenas) : std::nullopt),
+      recompute_(plan.recompute),
       seed_(recipe.seed),
       max_grad_norm_(recipe.max_grad_norm) {
+  const bool plans_only = mode != Mode::run;
   const int64_t budget = recipe.device_memory.value_or(0);
-  if (!plans_only && budget > 0 && plan->ledger.peak > budget) {
+  if (!plans_only && budget > 0 && plan.ledger.peak > budget) {
     fail(ErrorKind::does_not_fit, "this run needs {}, over device_memory of {}",
-         human_bytes(plan->ledger.peak), human_bytes(budget));
+         human_bytes(plan.ledger.peak), human_bytes(budget));
   }
   device_ = hooks.device ? hooks.device : open_device(recipe);
   memory_ =

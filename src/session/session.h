@@ -202,10 +202,14 @@ class Session {
   int64_t virtual_tokens() const { return learner_->virtual_tokens(); }
 
  private:
-  // Without a `plan`, on the plan device: arenas measure how much they need. With one and
-  // `plans_only`, on the plan device with the arenas of the plan; without `plans_only`, the run.
+  enum class Mode {
+    measure,  // on the plan device; arenas measure how much they need
+    book,     // on the plan device, with the arenas of the plan
+    run
+  };
+  // Of the plan, `measure` reads `recompute` alone, and `book` the arenas as well.
   Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-          const SessionPlan* plan, bool plans_only, bool recompute, const SessionHooks& hooks = {});
+          const SessionPlan& plan, Mode mode, const SessionHooks& hooks = {});
   static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                               bool recompute);
   // Adds room for the virtual tokens before a text whose logits are asked for.

@@ -11,6 +11,14 @@
 
 namespace jackscrew {
 
+// The format of a recipe's conversations: the one that chat_template names or, with auto, the
+// template beside the adapter, or else the model's own. Throws what chat_format() throws.
+ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer);
+
+// How a recipe's text is read: masks, chat format, and its longest sequence, which is sequence_len
+// less the virtual tokens.
+DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer);
+
 // Dataset::read() of one data set. If its files are large, the tokens are kept in a file:
 // `token_file` or, if that is empty, a temporary file that has no name.
 Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, DatasetOptions options,

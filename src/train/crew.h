@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "report/progress.h"
-#include "session/evaluate.h"
 #include "train/crew_messages.h"
 #include "train/result_source.h"
 

@@ -7,7 +7,6 @@
 
 #include "base/directory.h"
 #include "data/dataset.h"
-#include "session/evaluate.h"
 #include "session/fingerprint.h"
 #include "session/loading.h"
 #include "train/result.h"

@@ -8,7 +8,7 @@
 
 #include "formats/peft.h"
 #include "session/adapter.h"
-#include "session/evaluate.h"
+#include "session/loading.h"
 #include "session/plan.h"
 #include "tests/support/batches.h"
 #include "tests/support/errors.h"

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "session/advice.h"
 #include "session/fit.h"
-#include "session/knobs.h"
 #include "tests/support/golden.h"
 
 namespace jackscrew {

@@ -24,7 +24,8 @@ DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer)
 Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, DatasetOptions options,
                      const ProgressStyle& style, DataPart part = DataPart::train,
                      const fs::path& token_file = {});
-// The same for several data sets, joined; the names of their token files begin with `token_prefix`.
+// Several data sets, each read so, joined; the names of their token files begin with
+// `token_prefix`.
 Dataset load_datasets(std::span<const DataPlace> places, const Tokenizer& tokenizer,
                       const DatasetOptions& options, const ProgressStyle& style,
                       DataPart part = DataPart::train, const fs::path& token_prefix = {});
@@ -44,7 +45,7 @@ std::unique_ptr<Session> load_session(const Recipe& recipe, const ModelFiles& fi
                                       const SessionUse& use, const SessionPlan& plan,
                                       const ProgressStyle& style, Transport* transport = nullptr);
 
-// The same, planned here. Throws Error(does_not_fit) where it does not fit.
+// Plans a session and loads it. Throws Error(does_not_fit) where it does not fit.
 std::unique_ptr<Session> open_session(const Recipe& recipe, const ModelFiles& files,
                                       const SessionUse& use, const ProgressStyle& style);
 

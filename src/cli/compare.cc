@@ -14,7 +14,6 @@
 #include "formats/peft.h"
 #include "model/weights.h"
 #include "report/comparison_page.h"
-#include "session/evaluate.h"
 #include "session/loading.h"
 #include "session/plan.h"
 

@@ -13,7 +13,6 @@
 #include "data/dataset_builder.h"
 #include "data/encode_records.h"
 #include "session/adapter.h"
-#include "session/evaluate.h"
 #include "session/loading.h"
 #include "session/plan.h"
 

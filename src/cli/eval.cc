@@ -6,10 +6,10 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "report/progress.h"
+#include "session/adapter.h"
 #include "session/evaluate.h"
 #include "session/fit.h"
 #include "session/loading.h"
-#include "train/export.h"
 
 namespace jackscrew {
 

@@ -8,10 +8,9 @@
 
 #include "base/text.h"
 #include "cli/arguments.h"
-#include "session/evaluate.h"
+#include "session/adapter.h"
 #include "session/loading.h"
 #include "session/plan.h"
-#include "train/export.h"
 
 namespace jackscrew {
 

@@ -7,10 +7,9 @@
 #include "cli/commands.h"
 #include "data/records.h"
 #include "formats/tensor_io.h"
-#include "session/evaluate.h"
+#include "session/adapter.h"
 #include "session/fit.h"
 #include "session/loading.h"
-#include "train/export.h"
 
 namespace jackscrew {
 

@@ -114,7 +114,7 @@ Recipe run_over(const Recipe& recipe, const ModelFiles& files) {
 // training run's say nothing of it.
 Recipe scoring(const Recipe& recipe, const ModelFiles& files) {
   Recipe score = run_over(calibrating(recipe), files);
-  if (rate_fits_a_run(recipe)) score.device_memory.reset();
+  if (rate_fits_a_run(recipe.options)) score.device_memory.reset();
   return score;
 }
 
@@ -122,7 +122,7 @@ Recipe scoring(const Recipe& recipe, const ModelFiles& files) {
 RateLimit rate_limit(const Recipe& recipe, const ModelFiles& files, const ModelConfig& written,
                      const HeldFormats& formats) {
   RateLimit limit{recipe.options.number("bits")};
-  if (rate_fits_a_run(recipe)) {
+  if (rate_fits_a_run(recipe.options)) {
     limit.stages = limits_that_fit(run_over(recipe, files), files.origin, written, formats);
   }
   return limit;
@@ -222,7 +222,7 @@ void warn_of_unused_options(const Recipe& recipe, const std::string& command, Mo
   if (recipe.options.text("rounding") == "nearest") {
     warn_of({"damp_percent"}, " with rounding=nearest");
   }
-  if (rate_fits_a_run(recipe)) return;
+  if (rate_fits_a_run(recipe.options)) return;
   warn_of({"ranks"}, " without device_memory");
   if (!recipe.eval_data.empty()) return;
   warn_of({"device", "device_memory", "host_memory", "weights", "attention", "product_exclude",
@@ -254,7 +254,7 @@ Quantised write_and_measure(const Recipe& recipe, const ConvertedModel& model, Q
       throw;
     }
   };
-  if (rate_fits_a_run(recipe)) {
+  if (rate_fits_a_run(recipe.options)) {
     must_hold([&] { check_fits(run_over(recipe, files), open_model(output.path().string())); });
   }
   if (eval_data) {
@@ -298,6 +298,7 @@ int quantise(const Recipe& given, const std::string& command) {
   // Before any file is opened.
   check_recipe(recipe, output);
   warn_of_unused_options(recipe, command, output.format());
+  require_one_rate(recipe.options);
   const ConvertedModel model(recipe);
   const ModelFiles& files = model.result();
   const CalibrationSize size = calibration_size(recipe, files.config);
@@ -310,7 +311,7 @@ int quantise(const Recipe& given, const std::string& command) {
   };
   const Recipe lengths = reading(size.sequence_len);
   Quantiser quantiser = make_quantiser(recipe, model, output.format(), size);
-  if (rate_fits_a_run(recipe) && given.storage != recipe.storage) {
+  if (rate_fits_a_run(recipe.options) && given.storage != recipe.storage) {
     warn(
         fmt::format("method={} implies storage={}, but the run that is planned keeps the written "
                     "codes: train with storage=keep, the default of method=lora",

@@ -86,9 +86,9 @@ struct CalibrationRun::Loaded {
       : ops(ops_of),
         scratch(measured ? Arena(memory, Purpose::workspace, measured->scratch.high_water())
                          : Arena::measuring()),
-        flight(memory, tokens,
-               measured ? Arena(memory, Purpose::activations, measured->flight.stash_bytes())
-                        : Arena::measuring()),
+        buffers(memory, tokens,
+                measured ? Arena(memory, Purpose::activations, measured->buffers.stash_bytes())
+                         : Arena::measuring()),
         loader(recipe, files, nullptr, learner, ops,
                measured ? Arena(memory, Purpose::staging, measured->loader.staging_bytes())
                         : Arena::measuring(),
@@ -104,8 +104,8 @@ struct CalibrationRun::Loaded {
   // The embedding of a batch, valid until the next call.
   Tensor embed(const MicroBatch& micro_batch) {
     scratch.reset();
-    const Batch batch = flight.upload(ops, micro_batch, 0, 0);
-    Stash stash = flight.begin(false, false);
+    const Batch batch = buffers.upload(ops, micro_batch);
+    Stash stash = buffers.begin(false, false);
     return stage.forward(Context{ops, scratch, nullptr}, batch, nullptr, stash);
   }
 
@@ -115,7 +115,7 @@ struct CalibrationRun::Loaded {
               const Tensor& kept) {
     scratch.reset();
     Context context{ops, scratch, nullptr};
-    const Batch batch = flight.upload(ops, micro_batch, 0, 0);
+    const Batch batch = buffers.upload(ops, micro_batch);
     const Block& block = stage.blocks().front();
     BlockActivations saved =
         BlockActivations::take(stage.config(), stage.types(), rows.rows(), scratch);
@@ -143,7 +143,7 @@ struct CalibrationRun::Loaded {
   Ops& ops;
   FrozenLearner learner;
   Arena scratch;
-  Flight flight;
+  MicroBatchBuffers buffers;
   StageLoader loader;
   std::unique_ptr<Optimizer> optimizer;
   Stage stage;

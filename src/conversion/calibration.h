@@ -15,7 +15,7 @@
 #include "model/stage.h"
 #include "recipe/recipe.h"
 #include "report/progress.h"
-#include "session/flight.h"
+#include "session/micro_batch_buffers.h"
 #include "session/model_files.h"
 
 namespace jackscrew {

@@ -12,7 +12,7 @@
 #include "formats/hf_config.h"
 #include "quant/nf4.h"
 #include "quant/plain.h"
-#include "session/evaluate.h"
+#include "session/loading.h"
 #include "session/stage_loader.h"
 #include "text/tokenizer/gguf_tokenizer.h"
 

@@ -95,7 +95,7 @@ std::string rest_storage(const Recipe& recipe, const ModelFiles& base) {
 
 CalibrationSize calibration_size(const Recipe& recipe, const ModelConfig& config) {
   // With a run that is to fit, sequence_len is the run's.
-  const bool is_own = !rate_fits_a_run(recipe);
+  const bool is_own = !rate_fits_a_run(recipe.options);
   return {recipe.options.integer("calibration_sequences"),
           is_own && recipe.options.was_set("sequence_len")
               ? recipe.sequence_len
@@ -105,7 +105,7 @@ CalibrationSize calibration_size(const Recipe& recipe, const ModelConfig& config
 
 Recipe calibrating(const Recipe& recipe) {
   Recipe out = recipe;
-  if (!rate_fits_a_run(recipe)) return out;
+  if (!rate_fits_a_run(recipe.options)) return out;
   out.product = "auto";
   out.product_exclude.clear();
   out.attention = AttentionLibrary::own;
@@ -182,7 +182,7 @@ QuantisationSettings quantisation_settings(const Recipe& recipe, const Converted
   settings["model"] = sum(model_checksum(model.base, bar.callback()));
   bar.finish();
   // The run that has to fit has scratch memory for each thread.
-  if (rate_fits_a_run(recipe)) settings["threads"] = std::to_string(recipe.threads);
+  if (rate_fits_a_run(recipe.options)) settings["threads"] = std::to_string(recipe.threads);
   settings["calibration_sequences"] = std::to_string(text.sequences);
   settings["sequence_len"] = std::to_string(text.sequence_len);
   settings["data"] = sum(crc32c(

@@ -120,14 +120,10 @@ bool rate_fits_a_run(const OptionSet& options) {
          has_memory_budget(options);
 }
 
-bool rate_fits_a_run(const Recipe& recipe) {
-  if (!rate_fits_a_run(recipe.options)) return false;
-  if (asks_for(recipe.options, "bits")) {
-    throw Error(
-        ErrorKind::usage, "both bits and device_memory are set",
-        "keep one of them: device_memory asks for the highest rate with which the run fits");
-  }
-  return true;
+void require_one_rate(const OptionSet& options) {
+  if (!rate_fits_a_run(options) || !asks_for(options, "bits")) return;
+  throw Error(ErrorKind::usage, "both bits and device_memory are set",
+              "keep one of them: device_memory asks for the highest rate with which the run fits");
 }
 
 std::vector<StageLimit> limits_that_fit(const Recipe& recipe, const std::string& origin,

@@ -18,10 +18,10 @@ namespace jackscrew {
 bool mixes_gguf_types(const OptionSet& options);
 
 // Whether the rate is to be derived from a training run and the recipe's device_memory, or
-// rank_device_memory, instead of being given. With a recipe, throws Error(usage) where both are
-// set.
+// rank_device_memory, instead of being given.
 bool rate_fits_a_run(const OptionSet& options);
-bool rate_fits_a_run(const Recipe& recipe);
+// Throws Error(usage) where it is to be both derived and given.
+void require_one_rate(const OptionSet& options);
 
 // The formats in which a run may come to hold a weight; of weights that are not in blocks, one.
 using HeldFormats = std::function<std::vector<FormatPointer>(const WeightSpec&)>;

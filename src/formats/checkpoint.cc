@@ -316,7 +316,7 @@ CheckpointInfo read_checkpoint_info(const fs::path& checkpoint) {
 }
 
 void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
-                        const std::function<void()>& scheduled, Ops& ops) {
+                        const std::function<void()>& learner_restored, Ops& ops) {
   const Manifest manifest = read_manifest(checkpoint);
   {
     const MappedFile raw(checkpoint / kState);
@@ -344,11 +344,11 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
     file.release(entry->bytes);
   };
   states([&](const StateRef& state) {
-    if (state.role != StateRole::schedule) return;
+    if (state.role != StateRole::learner) return;
     check(state);
     read(state);
   });
-  scheduled();
+  learner_restored();
   size_t expected = 0;
   states([&](const StateRef& state) {
     if (!state.save) return;
@@ -360,7 +360,7 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
   }
   restore_files(checkpoint, manifest.masters, states, ops);
   states([&](const StateRef& state) {
-    const bool is_read = state.role == StateRole::schedule || state.role == StateRole::unread;
+    const bool is_read = state.role == StateRole::learner || state.role == StateRole::unread;
     if (state.save && !is_read) read(state);
   });
 }

@@ -64,12 +64,12 @@ bool is_checkpoint(const fs::path& path);
 // state.safetensors has another size.
 CheckpointInfo read_checkpoint_info(const fs::path& checkpoint);
 
-// Fills the states from a checkpoint: first those of the role `schedule`, then calls scheduled(),
-// after which `states` must visit exactly the others that were saved. Throws Error(model), before
-// anything but the schedule is changed, when a file is damaged or its tensors are not exactly those
-// of this run.
+// Fills the states from a checkpoint: first those of the role `learner`, then calls
+// learner_restored(), after which `states` must visit exactly the others that were saved. Throws
+// Error(model), before anything but the learner's states is changed, when a file is damaged or its
+// tensors are not exactly those of this run.
 void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
-                        const std::function<void()>& scheduled, Ops& ops);
+                        const std::function<void()>& learner_restored, Ops& ops);
 
 // Removes the checkpoints of steps after `step`, which are from an abandoned run.
 void remove_checkpoints_after(const fs::path& output_dir, int64_t step);

@@ -15,8 +15,8 @@ struct Context {
   StepScalars* scalars;   // in device memory; null on the plan device
   bool training = false;  // false: evaluation and generation, where nothing is dropped out
   RowCount rows = {};     // of the tokens, or at the loss head of the targets
-  // Whether backward adds the step's last share of each gradient, which is then complete.
-  bool is_last_micro_batch = false;
+  // Whether backward adds the step's last share of each gradient.
+  bool completes_gradients = false;
   // Called with 1 after every block, forward and backward. May be null.
   const ProgressCallback* block_passed = nullptr;
 };

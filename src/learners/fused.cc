@@ -155,7 +155,7 @@ class FusedLearner : public Learner {
     // The state of the model first: a learner may have one for each weight, and those of pipeline
     // stages, one behind the other, are to be the model's.
     if (!previous_global_norm_.empty()) {
-      visitor({"fused.grad_norm", StateRole::schedule, previous_global_norm_.view(), true});
+      visitor({"fused.grad_norm", StateRole::learner, previous_global_norm_.view(), true});
     }
     learner_->visit(visitor);
   }

@@ -108,7 +108,7 @@ class GaloreLearner : public Learner {
     for (size_t i = 0; i < refreshes_.size(); ++i) {
       auto* bytes =
           const_cast<RefreshSchedule*>(&refreshes_[i]);  // restoring a checkpoint writes here
-      visitor({slots_[i]->name() + ".refreshes", StateRole::schedule,
+      visitor({slots_[i]->name() + ".refreshes", StateRole::learner,
                Tensor(bytes, DType::u8, {sizeof(RefreshSchedule)}), true});
     }
   }

@@ -48,8 +48,8 @@ class LearnerSlot {
   // Accumulates what it needs of the product's gradient. The learner's branch adds its share of the
   // input's gradient to `dx`, after the product's own; null when nobody below needs it.
   virtual void backward(const Gradient&, const Tensor* /*dx*/) {}
-  // Called where Context::is_last_micro_batch says that gradients are complete: in this step
-  // backward() will not be called again, nor the weight be read.
+  // Called when the gradient is complete (Context::completes_gradients): in this step backward()
+  // will not be called again, nor the weight be read.
   virtual void complete(Context&) {}
   // Updates from what was accumulated over the step, and clears it.
   virtual void apply(Context&, double /*weight_decay*/) {}
@@ -148,7 +148,7 @@ class Learner {
   // and no step leaves it again.
   virtual int64_t rehearsal_cases() const { return 0; }
   virtual void enter_rehearsal_case(Context&, int64_t /*rehearsal_case*/) {}
-  // What the learner itself keeps beside its slots; the states have the role `schedule`.
+  // What the learner itself keeps beside its slots; the states have the role `learner`.
   virtual void visit(const StateVisitor&) const {}
   // The states behind visit() were overwritten: brings the slots in line with them.
   virtual void restored(Context&) {}

@@ -159,7 +159,7 @@ class RotaryLearner : public Learner {
   }
 
   void visit(const StateVisitor& visitor) const override {
-    if (rotation_) visitor({"rotary.rotation", StateRole::schedule, state_view(), true});
+    if (rotation_) visitor({"rotary.rotation", StateRole::learner, state_view(), true});
   }
 
   void restored(Context& context) override {

@@ -144,7 +144,7 @@ void Linear::add_bias(Context& context, const Tensor& y, const Tensor& to) const
 void Linear::backward(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
                       Accumulate accumulate, const Tensor& ready) const {
   form_gradients(context, x, use(ready), dy, dx, accumulate);
-  if (context.is_last_micro_batch) complete(context);
+  if (context.completes_gradients) complete(context);
 }
 
 void Linear::complete(Context& context) const {
@@ -212,7 +212,7 @@ void Norm::backward(Context& context, const Tensor& x, const Tensor& rstd, const
           x.rows());
     });
   }
-  if (context.is_last_micro_batch) complete(context);
+  if (context.completes_gradients) complete(context);
 }
 
 }  // namespace jackscrew

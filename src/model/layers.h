@@ -59,7 +59,7 @@ class Linear {
   void backward(Context& context, LinearInput& x, const Tensor& dy, const Tensor* dx,
                 Accumulate accumulate, const Tensor& ready = {}) const;
   // Tells all slots that their gradients are complete; backward() does so where
-  // Context::is_last_micro_batch is set.
+  // Context::completes_gradients is set.
   void complete(Context& context) const;
 
  private:

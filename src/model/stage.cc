@@ -199,7 +199,7 @@ void Stage::loss(Context& context, const Batch& batch, const Tensor& hidden,
                  const Tensor* d) const {
   if (d != nullptr) context.ops.zero(*d);
   if (batch.targets.size() > 0) loss_of_targets(context, batch, hidden, d);
-  if (d == nullptr || !context.is_last_micro_batch) return;
+  if (d == nullptr || !context.completes_gradients) return;
   final_norm_->complete(context);
   // A tied embedding gets its last gradient at the end of backward().
   if (!spec_.embedding || !config_.tie_word_embeddings) head_->complete(context);
@@ -237,7 +237,7 @@ void Stage::loss_chunk(const Context& of_step, const Batch& batch, int64_t begin
                        const Tensor* d) const {
   Context context = of_step;
   context.rows = batch.targets_before(begin);
-  context.is_last_micro_batch = false;  // there may be more chunks
+  context.completes_gradients = false;  // there may be more chunks
   const Arena::Frame frame(context.scratch);
   const int64_t rows = end - begin;
   const int64_t width = config_.hidden_size;
@@ -298,7 +298,7 @@ void Stage::backward(const Context& of_step, const Batch& batch, const Tensor& d
   g.indices = batch.ids;
   g.positions = batch.positions;
   embedding_->slot->backward(g, nullptr);
-  if (context.is_last_micro_batch) embedding_->slot->complete(context);
+  if (context.completes_gradients) embedding_->slot->complete(context);
 }
 
 Tensor Stage::head_input(Context& context, const Tensor& hidden) const {

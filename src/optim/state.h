@@ -20,8 +20,8 @@ enum class StateRole {
   moment,     // optimizer state
   counter,    // step counts
   constant,   // values that never change, and are a part of the result
-  schedule,   // which parameters of the whole run learn now: restored before all else, as the rest
-              // depends on it
+  learner,    // what the learner itself keeps, such as which parameters of the whole run learn now:
+              // restored before all else, as the rest depends on it
   unread      // what only a checkpoint has that is being restored, and this run has no use for: it
               // takes no memory, `view` has only its type and shape
 };

@@ -20,7 +20,7 @@ bool is_recipe_name(std::string_view name);
 // Error(usage) with file and line for anything else.
 std::vector<Assignment> read_recipe_file(const fs::path& path);
 
-// The same for text in memory; `name` takes the place of the file's name in origins and messages.
+// The pairs of a text in memory; `name` takes the place of the file's name in origins and messages.
 std::vector<Assignment> parse_recipe_text(const std::string& text, std::string_view name);
 
 // A key of a recipe with its value, or the error if the value is nested.

@@ -4,11 +4,8 @@
 #include <iostream>
 #include <numbers>
 
-#include "base/file.h"
 #include "base/json_object.h"
 #include "data/batch.h"
-#include "session/plan.h"
-#include "text/tokenizer/tokenizer_files.h"
 
 namespace jackscrew {
 
@@ -44,7 +41,7 @@ JsonObject EvalResult::to_json() const {
 EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
                     const ProgressStyle& style) {
   const ScoreBatch score = [&](const StepBatch& batch, const ProgressCallback& progress) {
-    return session.evaluate(batch, progress);
+    return session.loss_sum(batch, progress);
   };
   return evaluate(score, dataset, max_tokens, session.virtual_tokens(), style);
 }
@@ -65,25 +62,6 @@ EvalResult evaluate(const ScoreBatch& score, const Dataset& dataset, int64_t max
   bar.finish();
   set_loss(result, sum);
   return result;
-}
-
-ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer) {
-  TokenizerData data = tokenizer.data();
-  // An adapter has learned with the template beside it.
-  const bool own = recipe.chat_template == "auto" && !recipe.adapter.empty();
-  if (own) apply_templates(data, recipe.adapter);
-  return chat_format(recipe.chat_template, data, chat_clock(recipe.chat_date));
-}
-
-DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer) {
-  DatasetOptions options;
-  options.sequence_len = recipe.sequence_len - virtual_tokens(recipe);
-  options.examples = {recipe.train_on_inputs, recipe_chat_format(recipe, tokenizer), recipe.fields};
-  options.long_record = recipe.long_record;
-  options.skip_bad_records = recipe.skip_bad_records;
-  options.max_samples = recipe.max_samples;
-  options.threads = recipe.threads;
-  return options;
 }
 
 }  // namespace jackscrew

@@ -24,21 +24,13 @@ struct EvalResult {
   JsonObject to_json() const;
 };
 
+// Session::loss_sum(), or what stands for it.
+using ScoreBatch = std::function<double(const StepBatch& batch, const ProgressCallback& progress)>;
 // Scores every example on its own, in micro-batches of at most `max_tokens` tokens, with a progress
 // bar on stderr if that takes long.
-EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
-                    const ProgressStyle& style);
-// The same with `score` in place of Session::evaluate().
-using ScoreBatch = std::function<double(const StepBatch& batch, const ProgressCallback& progress)>;
 EvalResult evaluate(const ScoreBatch& score, const Dataset& dataset, int64_t max_tokens,
                     int64_t virtual_tokens, const ProgressStyle& style);
-
-// The format of a recipe's conversations: the one that chat_template names or, with auto, the
-// template beside the adapter, or else the model's own. Throws what chat_format() throws.
-ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer);
-
-// How a recipe's text is read: masks, chat format, and its longest sequence, which is sequence_len
-// less the virtual tokens.
-DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer);
+EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
+                    const ProgressStyle& style);
 
 }  // namespace jackscrew

@@ -22,7 +22,7 @@ uint32_t model_fingerprint(const ModelFiles& files, const fs::path& adapter);
 // A checksum of the words of a tokenizer, and of what it does with a text.
 uint32_t tokenizer_fingerprint(const Tokenizer& tokenizer);
 
-// The same of each thing that a run reads of its model, for people to compare: "configuration
+// A checksum of each thing that a run reads of its model, for people to compare: "configuration
 // 01234567, tokenizer 89abcdef, 12 tensors 02468ace". With a `learner`, of the tensors that it does
 // not change alone: a checkpoint has the others.
 std::string inputs_fingerprint(const ModelFiles& files, const Tokenizer& tokenizer,

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/process_memory.h"
 #include "base/text.h"
+#include "session/advice.h"
 #include "session/knobs.h"
 
 namespace jackscrew {

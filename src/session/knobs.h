@@ -1,5 +1,5 @@
-// Settings that reduce the memory of a training run, and what each of them saves and costs. Savings
-// are not estimated: every changed recipe is rehearsed on the plan device.
+// Settings that reduce the memory of a training run, what each of them costs, and the run with some
+// of them changed.
 #pragma once
 
 #include <optional>
@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "session/plan.h"
 
 namespace jackscrew {
@@ -49,8 +50,16 @@ std::string last_of_each(const std::string& settings);
 // The recipe with some settings changed. Throws Error(usage) where they contradict others.
 Recipe with_settings(const Recipe& recipe, std::string_view settings);
 
-// The same; nullopt where they contradict others.
-std::optional<Recipe> with_allowed_settings(const Recipe& recipe, std::string_view settings);
+// What make() returns; nullopt where it throws Error(usage).
+template <class Make>
+auto unless_refused(const Make& make) -> std::optional<decltype(make())> {
+  try {
+    return make();
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::usage) return std::nullopt;
+    throw;
+  }
+}
 
 // A run with some settings changed.
 struct ChangedRun {
@@ -73,7 +82,7 @@ auto of_first_method(const Recipe& recipe, const ModelFiles& files, const Find& 
   auto found = find(recipe);
   if (found) return found;
   for (const Position& method : other_methods(recipe, files)) {
-    const std::optional<Recipe> changed = with_allowed_settings(recipe, method.settings);
+    const auto changed = unless_refused([&] { return with_settings(recipe, method.settings); });
     if (changed) found = find(*changed);
     if (!found) continue;
     found->settings = join_settings(method.settings, found->settings);
@@ -81,29 +90,5 @@ auto of_first_method(const Recipe& recipe, const ModelFiles& files, const Find& 
   }
   return found;
 }
-
-// A change of settings, with the memory that the run then takes and what that saves.
-struct Advice {
-  std::string settings;
-  std::string remark;
-  int64_t device = 0, host = 0;                // peaks, in bytes
-  int64_t device_saving = 0, host_saving = 0;  // at least one is positive
-
-  int64_t saving() const { return device_saving + host_saving; }
-  // "2.0 GiB and 1.0 GiB of the host".
-  std::string needs() const;
-};
-
-// Every single change that saves memory, shorter sequences and other methods included, the largest
-// saving first.
-std::vector<Advice> memory_advice(const Recipe& recipe, const ModelFiles& files,
-                                  const SessionPlan& plan);
-
-// The change that keeps the run within `budget` at the least cost: one knob, or several together;
-// shorter sequences and other methods come last. nullopt when no change does. `plan` and `budget`
-// are those of `place`, see rehearse_with().
-std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& files,
-                                     const SessionPlan& plan, const MemoryBudget& budget,
-                                     const std::optional<Place>& place = std::nullopt);
 
 }  // namespace jackscrew

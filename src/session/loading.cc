@@ -4,8 +4,8 @@
 
 #include "base/temporary_place.h"
 #include "session/adapter.h"
-#include "session/evaluate.h"
 #include "session/fit.h"
+#include "text/tokenizer/tokenizer_files.h"
 
 namespace jackscrew {
 
@@ -16,6 +16,25 @@ namespace {
 constexpr int64_t kLargeData = int64_t{64} << 20;
 
 }  // namespace
+
+ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer) {
+  TokenizerData data = tokenizer.data();
+  // An adapter has learned with the template beside it.
+  const bool own = recipe.chat_template == "auto" && !recipe.adapter.empty();
+  if (own) apply_templates(data, recipe.adapter);
+  return chat_format(recipe.chat_template, data, chat_clock(recipe.chat_date));
+}
+
+DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer) {
+  DatasetOptions options;
+  options.sequence_len = recipe.sequence_len - virtual_tokens(recipe);
+  options.examples = {recipe.train_on_inputs, recipe_chat_format(recipe, tokenizer), recipe.fields};
+  options.long_record = recipe.long_record;
+  options.skip_bad_records = recipe.skip_bad_records;
+  options.max_samples = recipe.max_samples;
+  options.threads = recipe.threads;
+  return options;
+}
 
 Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, DatasetOptions options,
                      const ProgressStyle& style, DataPart part, const fs::path& token_file) {

@@ -11,12 +11,21 @@
 
 namespace jackscrew {
 
+// The format of a recipe's conversations: the one that chat_template names or, with auto, the
+// template beside the adapter, or else the model's own. Throws what chat_format() throws.
+ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer);
+
+// How a recipe's text is read: masks, chat format, and its longest sequence, which is sequence_len
+// less the virtual tokens.
+DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer);
+
 // Dataset::read() of one data set. If its files are large, the tokens are kept in a file:
 // `token_file` or, if that is empty, a temporary file that has no name.
 Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, DatasetOptions options,
                      const ProgressStyle& style, DataPart part = DataPart::train,
                      const fs::path& token_file = {});
-// The same for several data sets, joined; the names of their token files begin with `token_prefix`.
+// Several data sets, each read so, joined; the names of their token files begin with
+// `token_prefix`.
 Dataset load_datasets(std::span<const DataPlace> places, const Tokenizer& tokenizer,
                       const DatasetOptions& options, const ProgressStyle& style,
                       DataPart part = DataPart::train, const fs::path& token_prefix = {});
@@ -36,7 +45,7 @@ std::unique_ptr<Session> load_session(const Recipe& recipe, const ModelFiles& fi
                                       const SessionUse& use, const SessionPlan& plan,
                                       const ProgressStyle& style, Transport* transport = nullptr);
 
-// The same, planned here. Throws Error(does_not_fit) where it does not fit.
+// Plans a session and loads it. Throws Error(does_not_fit) where it does not fit.
 std::unique_ptr<Session> open_session(const Recipe& recipe, const ModelFiles& files,
                                       const SessionUse& use, const ProgressStyle& style);
 

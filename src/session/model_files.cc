@@ -28,7 +28,7 @@ constexpr const char* kBytes = "bytes";
 
 // The model shapes of the literature on training small Llamas (GaLore, table of configurations),
 // and larger ones as published.
-struct NamedShape {
+struct ModelShape {
   const char* name;
   int64_t hidden, intermediate, heads, layers, vocab, context;
   int64_t kv_heads = heads;
@@ -39,7 +39,7 @@ struct NamedShape {
 constexpr const char* kQwen2 = "Qwen2ForCausalLM";
 constexpr const char* kQwen3 = "Qwen3ForCausalLM";
 constexpr const char* kSmolLM3 = "SmolLM3ForCausalLM";
-constexpr NamedShape kShapes[] = {
+constexpr ModelShape kShapes[] = {
     {"llama-9m", 128, 352, 4, 4, 32000, 1024},
     {"llama-20m", 256, 688, 4, 4, 32000, 1024},
     {"llama-35m", 384, 1024, 8, 6, 32000, 1024},
@@ -69,7 +69,7 @@ constexpr NamedShape kShapes[] = {
     {"smollm3-3b", 2048, 11008, 16, 36, 128256, 65536, 4, kSmolLM3, true},
 };
 
-ModelConfig shape_config(const NamedShape& shape) {
+ModelConfig shape_config(const ModelShape& shape) {
   ModelConfig config;
   config.architecture = find_architecture(shape.architecture);
   config.vocab_size = shape.vocab;
@@ -112,69 +112,82 @@ void refuse_adapter(const fs::path& directory) {
                           shell_word(list_item(directory.string()))));
 }
 
+[[noreturn]] void refuse_missing(const std::string& model) {
+  if (is_repository_name(model)) {
+    const std::string name = model.substr(model.find('/') + 1);
+    throw Error(
+        ErrorKind::model, fmt::format("model {} does not exist here", model),
+        fmt::format("the program downloads nothing: `hf download {} --local-dir {}` gets it "
+                    "from the hub, then model={}",
+                    model, name, name));
+  }
+  std::vector<std::string> names;
+  for (const ModelShape& shape : kShapes) names.emplace_back(shape.name);
+  const auto nearest = nearest_name(model, names);
+  throw Error(ErrorKind::model, fmt::format("model {} does not exist", model),
+              nearest ? fmt::format("did you mean the shape {}?", *nearest)
+                      : "give a Hugging Face directory, a GGUF file, a config.json or a shape "
+                        "such as llama-60m");
+}
+
+[[noreturn]] void refuse_without_config(const fs::path& directory) {
+  refuse_adapter(directory);
+  const bool of_run = is_checkpoint(directory) || !list_checkpoints(directory).empty();
+  throw Error(ErrorKind::model, fmt::format("{} has no config.json", directory.string()),
+              of_run ? kResultOfCheckpoint
+                     : "give a directory that Hugging Face's save_pretrained() or a run wrote");
+}
+
+void read_config(ModelFiles& files, const fs::path& path) {
+  files.config = parse_hf_config(read_text(path), path.string());
+}
+
 enum class Weights { open, leave };
 
-ModelFiles open_model_alone(const std::string& model, Weights weights) {
-  ModelFiles files;
-  files.origin = model;
-  const fs::path path(model);
-  std::vector<std::string> names;
-  for (const NamedShape& shape : kShapes) {
-    if (model == shape.name) {
-      files.config = shape_config(shape);
-      return files;
-    }
-    names.emplace_back(shape.name);
-  }
-  if (!fs::exists(path)) {
-    if (is_repository_name(model)) {
-      const std::string name = model.substr(model.find('/') + 1);
-      throw Error(
-          ErrorKind::model, fmt::format("model {} does not exist here", model),
-          fmt::format("the program downloads nothing: `hf download {} --local-dir {}` gets it "
-                      "from the hub, then model={}",
-                      model, name, name));
-    }
-    const auto nearest = nearest_name(model, names);
-    throw Error(ErrorKind::model, fmt::format("model {} does not exist", model),
-                nearest ? fmt::format("did you mean the shape {}?", *nearest)
-                        : "give a Hugging Face directory, a GGUF file, a config.json or a shape "
-                          "such as llama-60m");
-  }
-  if (fs::is_directory(path)) {
-    if (!fs::exists(path / "config.json")) {
-      if (weights == Weights::leave && has_tokenizer(path)) {
-        take_tokenizer(files, model, [&] { return read_tokenizer_directory(path); });
-        return files;
-      }
-      refuse_adapter(path);
-      const bool of_run = is_checkpoint(path) || !list_checkpoints(path).empty();
-      throw Error(ErrorKind::model, fmt::format("{} has no config.json", model),
-                  of_run ? kResultOfCheckpoint
-                         : "give a directory that Hugging Face's save_pretrained() or a run wrote");
-    }
-    files.config =
-        parse_hf_config(read_text(path / "config.json"), (path / "config.json").string());
+void open_directory(ModelFiles& files, const fs::path& path, Weights weights) {
+  const fs::path config = path / "config.json";
+  if (!fs::exists(config)) {
+    if (weights == Weights::open || !has_tokenizer(path)) refuse_without_config(path);
+  } else {
+    read_config(files, config);
     if (weights == Weights::open) files.source = std::make_unique<SafetensorsSource>(path);
     if (const fs::path generation = path / kGenerationConfig; fs::exists(generation)) {
       files.end_tokens = parse_end_tokens(read_text(generation));
     }
-    take_tokenizer(files, model, [&] { return read_tokenizer_directory(path); });
-    return files;
   }
-  if (path.extension() == ".json") {
-    files.config = parse_hf_config(read_text(path), path.string());
-    const fs::path beside = path.has_parent_path() ? path.parent_path() : fs::path(".");
-    take_tokenizer(files, beside.string(), [&] { return read_tokenizer_directory(beside); });
-    return files;
-  }
+  take_tokenizer(files, files.origin, [&] { return read_tokenizer_directory(path); });
+}
+
+void open_gguf(ModelFiles& files, const fs::path& path) {
   auto source = std::make_unique<GgufSource>(path);
   files.config = source->config();
   const GgufTokenizerMetadata metadata = gguf_tokenizer(source->file());
   if (!metadata.model.empty()) {
-    take_tokenizer(files, model, [&] { return gguf_tokenizer_data(metadata, model); });
+    take_tokenizer(files, files.origin,
+                   [&] { return gguf_tokenizer_data(metadata, files.origin); });
   }
   files.source = std::move(source);
+}
+
+// The model with its own tokenizer.
+ModelFiles open_model_alone(const std::string& model, Weights weights) {
+  ModelFiles files;
+  files.origin = model;
+  const fs::path path(model);
+  if (const auto shape = std::ranges::find(kShapes, model, &ModelShape::name);
+      shape != std::end(kShapes)) {
+    files.config = shape_config(*shape);
+  } else if (!fs::exists(path)) {
+    refuse_missing(model);
+  } else if (fs::is_directory(path)) {
+    open_directory(files, path, weights);
+  } else if (path.extension() == ".json") {
+    read_config(files, path);
+    const fs::path beside = path.has_parent_path() ? path.parent_path() : fs::path(".");
+    take_tokenizer(files, beside.string(), [&] { return read_tokenizer_directory(beside); });
+  } else {
+    open_gguf(files, path);
+  }
   return files;
 }
 

@@ -42,7 +42,7 @@ struct ModelFiles {
 ModelFiles open_model(const std::string& model, const std::string& adapter = {},
                       const std::string& tokenizer = "auto");
 
-// The same for texts alone: no weights are opened. A directory with only a tokenizer suffices, and
+// Opens what texts need of a model, but no weights. A directory with only a tokenizer suffices, and
 // `model` may be empty if `tokenizer` is given. Without a configuration, vocab_size is 0.
 ModelFiles open_tokenizer(const std::string& model, const std::string& adapter,
                           const std::string& tokenizer);

@@ -94,16 +94,15 @@ std::optional<RanksFit> with_fitting_split(const Recipe& recipe, const ModelFile
 
 std::optional<RanksFit> fit_with(const Recipe& recipe, const ModelFiles& files, int ranks,
                                  const std::string& settings) {
-  try {
+  const auto make = [&]() -> std::optional<RanksFit> {
     RanksFit fit;
     fit.recipe = with_settings(recipe, settings);
     fit.plan = plan_ranks(fit.recipe, files, ranks);
     if (fit.plan.all_fit()) return fit;
     return with_fitting_split(fit.recipe, files, fit.plan);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::usage) throw;
-    return std::nullopt;  // a combination that makes no sense for this model
-  }
+  };
+  // A combination may make no sense for this model.
+  return unless_refused(make).value_or(std::nullopt);
 }
 
 std::optional<RanksFit> fastest_arrangement(const Recipe& recipe, const ModelFiles& files,

@@ -95,20 +95,20 @@ fs::path masters_directory(const fs::path& output_dir, int rank) {
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                  const SessionPlan& plan, const SessionHooks& hooks)
-    : Session(recipe, files, use, &plan, false, plan.recompute, hooks) {}
+    : Session(recipe, files, use, plan, Mode::run, hooks) {}
 
 Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-                 const SessionPlan* plan, bool plans_only, bool recompute,
-                 const SessionHooks& hooks)
+                 const SessionPlan& plan, Mode mode, const SessionHooks& hooks)
     : use_(use),
-      sizes_(plan != nullptr ? std::optional(plan->arenas) : std::nullopt),
-      recompute_(recompute),
+      sizes_(mode != Mode::measure ? std::optional(plan.arenas) : std::nullopt),
+      recompute_(plan.recompute),
       seed_(recipe.seed),
       max_grad_norm_(recipe.max_grad_norm) {
+  const bool plans_only = mode != Mode::run;
   const int64_t budget = recipe.device_memory.value_or(0);
-  if (!plans_only && budget > 0 && plan->ledger.peak > budget) {
+  if (!plans_only && budget > 0 && plan.ledger.peak > budget) {
     fail(ErrorKind::does_not_fit, "this run needs {}, over device_memory of {}",
-         human_bytes(plan->ledger.peak), human_bytes(budget));
+         human_bytes(plan.ledger.peak), human_bytes(budget));
   }
   device_ = hooks.device ? hooks.device : open_device(recipe);
   memory_ =
@@ -133,8 +133,8 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
       use.training ? flights_of(use.place.stage(), layout.stages, micro_batches) : 1;
   peers_ = std::make_unique<Peers>(hooks.transport, layout, use.place.rank);
   for (int64_t i = 0; i < in_flight; ++i) {
-    flights_.push_back(
-        {Flight(*memory_, use_.tokens, make_arena(Purpose::activations, &ArenaSizes::stash))});
+    flights_.push_back({MicroBatchBuffers(*memory_, use_.tokens,
+                                          make_arena(Purpose::activations, &ArenaSizes::stash))});
     flights_.back().staged = make_staged(use_.tokens, files.config.hidden_size);
   }
   scalars_ = OwnedTensor(*memory_, Purpose::workspace, DType::u8, {sizeof(StepScalars)});
@@ -326,7 +326,7 @@ void Session::watch_gradients() {
   ops_->forget_repeats();
 }
 
-void Session::schedule_restored() {
+void Session::learner_restored() {
   Context run = context(false);
   scratch_.reset();
   learner_->restored(run);
@@ -387,14 +387,14 @@ void Session::accumulate(const StepBatch& batch, double learning_rate, int64_t s
 }
 
 void Session::accumulate_whole(Context& run, const StepBatch& batch) {
-  Flight& flight = flights_.front().flight;
-  Progress before{batch.first_token, 0};
+  MicroBatchBuffers& buffers = flights_.front().buffers;
+  CountsBefore before{batch.first_token, 0};
   for (const MicroBatch& micro_batch : batch.micro_batches) {
-    const Batch on_device = flight.upload(*ops_, micro_batch, before.tokens, before.targets);
-    run.is_last_micro_batch = &micro_batch == &batch.micro_batches.back();
+    const Batch on_device = buffers.upload(*ops_, micro_batch, before);
+    run.completes_gradients = &micro_batch == &batch.micro_batches.back();
     const auto work = [&] {
       scratch_.reset();
-      Stash stash = flight.begin(true, recompute_);
+      Stash stash = buffers.begin(true, recompute_);
       const Tensor hidden = stage_->forward(run, on_device, nullptr, stash);
       const Tensor d = scratch_.tensor(DType::f32, {hidden.rows(), hidden.cols()});
       stage_->loss(run, on_device, hidden, &d);
@@ -402,7 +402,7 @@ void Session::accumulate_whole(Context& run, const StepBatch& batch) {
     };
     // The key has everything that determines what is issued and where its tensors lie.
     ops_->repeat({kMicroBatch, on_device.tokens(), on_device.sequences(), on_device.targets.size(),
-                  run.is_last_micro_batch ? 1 : 0},
+                  run.completes_gradients ? 1 : 0},
                  work);
     before.tokens += micro_batch.tokens();
     before.targets += micro_batch.target_count;
@@ -455,11 +455,6 @@ std::string Session::non_finite_parameter() {
     }
   }
   return {};
-}
-
-double Session::evaluate(const StepBatch& batch, const ProgressCallback& progress) {
-  const std::vector<double> each = losses(batch, progress);
-  return std::accumulate(each.begin(), each.end(), 0.0);
 }
 
 void Session::read_weight(const Weight& weight, int64_t begin, int64_t end, const Tensor& out) {

@@ -18,7 +18,7 @@
 #include "parallel/lanes.h"
 #include "parallel/peers.h"
 #include "recipe/recipe.h"
-#include "session/flight.h"
+#include "session/micro_batch_buffers.h"
 #include "session/model_files.h"
 #include "session/place.h"
 
@@ -95,11 +95,6 @@ struct StepResult {
   bool finite = true;
 };
 
-// Tokens and targets of a step that come before a micro-batch.
-struct Progress {
-  int64_t tokens = 0, targets = 0;
-};
-
 class Session {
  public:
   // Builds a session on the recipe's device, with memory reserved as planned. Throws
@@ -134,10 +129,10 @@ class Session {
   const Product& product() const { return arithmetic_->product(); }
 
   // visit() shows everything that a checkpoint holds. After overwriting it, call
-  // schedule_restored() once the states of the role `schedule` are in place, then restored() once
+  // learner_restored() once the states of the role `learner` are in place, then restored() once
   // the others are.
   void visit(const StateVisitor& visitor) const;
-  void schedule_restored();
+  void learner_restored();
   void restored();
 
   // Called by logits(), so that the other stages' sessions can be asked too; calls compute() once.
@@ -179,9 +174,9 @@ class Session {
 
   // The sum of the negative log-likelihoods over the batch's targets, nats. `progress` is called
   // with the tokens of each micro-batch.
-  double evaluate(const StepBatch& batch, const ProgressCallback& progress = {});
-  // The same for each micro-batch of this replica, which takes every `replicas`th where several
-  // ranks evaluate. Empty on a stage without the head.
+  double loss_sum(const StepBatch& batch, const ProgressCallback& progress = {});
+  // Such sums, one for each micro-batch of this replica, which takes every `replicas`th where
+  // several ranks evaluate. Empty on a stage without the head.
   std::vector<double> losses(const StepBatch& batch, const ProgressCallback& progress = {});
 
   // Decodes rows [begin, end) of a weight, at most panel_rows() of f32 in a training session, to
@@ -207,10 +202,14 @@ class Session {
   int64_t virtual_tokens() const { return learner_->virtual_tokens(); }
 
  private:
-  // Without a `plan`, on the plan device: arenas measure how much they need. With one and
-  // `plans_only`, on the plan device with the arenas of the plan; without `plans_only`, the run.
+  enum class Mode {
+    measure,  // on the plan device; arenas measure how much they need
+    book,     // on the plan device, with the arenas of the plan
+    run
+  };
+  // Of the plan, `measure` reads `recompute` alone, and `book` the arenas as well.
   Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
-          const SessionPlan* plan, bool plans_only, bool recompute, const SessionHooks& hooks = {});
+          const SessionPlan& plan, Mode mode, const SessionHooks& hooks = {});
   static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                               bool recompute);
   // Adds room for the virtual tokens before a text whose logits are asked for.
@@ -228,7 +227,7 @@ class Session {
   // Forward through this stage with nothing kept for backward; receives from the stage before and
   // sends to the one after.
   Tensor pass_through(Context& run, InFlight& flight, KvCache* cache);
-  void pass_forward(Context& run, const MicroBatch& micro_batch, const Progress& before,
+  void pass_forward(Context& run, const MicroBatch& micro_batch, const CountsBefore& before,
                     InFlight& flight);
   void pass_backward(Context& run, InFlight& flight);
   void end_lane(bool last);

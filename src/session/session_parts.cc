@@ -1,9 +1,7 @@
 // The step of a session that is cut into lanes or holds one stage of a model: it adds the same sums
-// in the same order as one rank that does everything. And what any session computes without
-// learning, whose stage may be one of several.
+// in the same order as one rank that does everything.
 #include <cstddef>
 
-#include "base/map_guard.h"
 #include "parallel/schedule.h"
 #include "session/session.h"
 
@@ -26,9 +24,9 @@ void Session::accumulate_parts(Context& run, const StepBatch& batch) {
   const auto count = std::ssize(batch.micro_batches);
   const int64_t first = place.lane_begin(place.first_lane(), count);
   const int64_t end = place.lane_begin(place.end_lane(), count);
-  std::vector<Progress> before = {{batch.first_token, 0}};  // [micro-batches + 1]
+  std::vector<CountsBefore> before = {{batch.first_token, 0}};  // [micro-batches + 1]
   for (const MicroBatch& micro_batch : batch.micro_batches) {
-    const Progress& last = before.back();
+    const CountsBefore& last = before.back();
     before.push_back({last.tokens + micro_batch.tokens(), last.targets + micro_batch.target_count});
   }
   lane_losses_.clear();
@@ -50,7 +48,7 @@ void Session::accumulate_parts(Context& run, const StepBatch& batch) {
     if (turn.work == Work::forward) {
       pass_forward(run, batch.micro_batches[at], before[at], flight);
     } else {
-      run.is_last_micro_batch = index + 1 == end;
+      run.completes_gradients = index + 1 == end;
       pass_backward(run, flight);
       end_lanes(index + 1);
     }
@@ -63,12 +61,12 @@ void Session::accumulate_parts(Context& run, const StepBatch& batch) {
 }
 
 // Every stage runs forward here; in the last one the backward pass follows at once.
-void Session::pass_forward(Context& run, const MicroBatch& micro_batch, const Progress& before,
+void Session::pass_forward(Context& run, const MicroBatch& micro_batch, const CountsBefore& before,
                            InFlight& flight) {
   peers_->wait(flight.stream_sent);
   peers_->wait(flight.gradient_sent);
-  flight.batch = flight.flight.upload(*ops_, micro_batch, before.tokens, before.targets);
-  flight.stash = flight.flight.begin(true, recompute_);
+  flight.batch = flight.buffers.upload(*ops_, micro_batch, before);
+  flight.stash = flight.buffers.begin(true, recompute_);
   const int64_t hidden = stage_->config().hidden_size;
   const auto take = [&] {
     return flight.stash.arena->tensor(DType::f32, {flight.batch.tokens(), hidden});
@@ -187,51 +185,6 @@ void Session::require_one_update_of_tied() const {
               "with update=fused each end of a pipeline would update the embedding, which is the "
               "head as well, by its own part of the gradient",
               "set update=after (max_grad_norm_of=model), or train on one stage");
-}
-
-Tensor Session::pass_through(Context& run, InFlight& flight, KvCache* cache) {
-  peers_->wait(flight.stream_sent);
-  flight.stash = flight.flight.begin(false, false);
-  if (cache != nullptr && use_.training) {
-    // At the beginning of the stash, where it was for the tokens before.
-    stage_->place_cache(*cache, *flight.stash.arena, use_.kv_tokens);
-  }
-  const bool is_first = use_.place.is_first();
-  Tensor input;
-  if (!is_first) {
-    input = flight.stash.arena->tensor(DType::f32,
-                                       {flight.batch.tokens(), stage_->config().hidden_size});
-    peers_->receive_forward(*ops_, input, flight.staged.view());
-  }
-  scratch_.reset();
-  const Tensor stream =
-      stage_->forward(run, flight.batch, is_first ? nullptr : &input, flight.stash, cache);
-  if (!use_.place.is_last()) {
-    flight.stream_sent = peers_->send_forward(*ops_, stream, flight.staged.view());
-  }
-  return stream;
-}
-
-std::vector<double> Session::losses(const StepBatch& batch, const ProgressCallback& progress) {
-  std::vector<double> losses;
-  Context run = context(false);
-  const int replicas = use_.place.layout.replicas;
-  for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
-    if (static_cast<int>(i) % replicas != use_.place.replica()) continue;
-    write_scalars(StepScalars{}, kStepBeginBytes);
-    InFlight& flight = flights_[i % flights_.size()];
-    peers_->wait(flight.stream_sent);
-    flight.batch = flight.flight.upload(*ops_, batch.micro_batches[i], 0, 0);
-    const Tensor stream = pass_through(run, flight, nullptr);
-    if (use_.place.is_last()) {
-      stage_->loss(run, flight.batch, stream, nullptr);
-      losses.push_back(read_sum(kLossSum));
-    }
-    if (progress) progress(batch.micro_batches[i].tokens());
-  }
-  for (InFlight& flight : flights_) peers_->wait(flight.stream_sent);
-  check_maps();
-  return losses;
 }
 
 double Session::read_sum(size_t offset) {

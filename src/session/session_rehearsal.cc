@@ -23,7 +23,7 @@ Traffic Session::rehearse_work() {
     update({});
     sent = peers_->sent();
     non_finite_parameter();
-    for (const auto& parameter : stage_->parameters()) {  // the export
+    for (const auto& parameter : stage_->parameters()) {  // the result
       const Weight& weight = *parameter->weight;
       const int64_t rows =
           std::min(weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32)));
@@ -51,7 +51,7 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   SessionPlan plan;
   plan.recompute = recompute;
   {
-    Session measuring(recipe, files, use, nullptr, true, recompute);
+    Session measuring(recipe, files, use, plan, Mode::measure);
     measuring.rehearse_work();
     for (int64_t i = 0; use.training && i < measuring.learner_->rehearsal_cases(); ++i) {
       Context run = measuring.context(true);
@@ -59,11 +59,11 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
       measuring.watch_gradients();
       measuring.rehearse_work();
     }
-    plan.arenas = {measuring.scratch_.high_water(), measuring.flights_.front().flight.stash_bytes(),
-                   measuring.staging_high_water_, measuring.shared_gradients_.high_water(),
-                   measuring.cache_arena_.high_water()};
+    plan.arenas = {measuring.scratch_.high_water(),
+                   measuring.flights_.front().buffers.stash_bytes(), measuring.staging_high_water_,
+                   measuring.shared_gradients_.high_water(), measuring.cache_arena_.high_water()};
   }
-  Session booked(recipe, files, use, &plan, true, recompute);
+  Session booked(recipe, files, use, plan, Mode::book);
   for (const auto& parameter : booked.stage_->parameters()) {
     plan.weight_bytes += parameter->weight->storage().bytes.bytes();
   }
@@ -82,7 +82,7 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
 
 std::unique_ptr<Session> Session::planned(const Recipe& recipe, const ModelFiles& files,
                                           const SessionUse& use) {
-  return std::unique_ptr<Session>(new Session(recipe, files, use, nullptr, true, false));
+  return std::unique_ptr<Session>(new Session(recipe, files, use, {}, Mode::measure));
 }
 
 bool Session::pass_step(int64_t step) {

@@ -265,9 +265,9 @@ StepResult Crew::result() {
   });
 }
 
-double Crew::evaluate(const StepBatch& batch, const ProgressCallback& progress) {
+double Crew::loss_sum(const StepBatch& batch, const ProgressCallback& progress) {
   return in_common_work([&] {
-    if (is_alone()) return session_->evaluate(batch, progress);
+    if (is_alone()) return session_->loss_sum(batch, progress);
     MessageWriter out = message(Command::losses);
     put(out, batch);
     send_all(out);
@@ -310,10 +310,10 @@ std::vector<LearnerEvent> Crew::take_events() {
   });
 }
 
-void Crew::schedule_restored() {
+void Crew::learner_restored() {
   return in_common_work([&] {
-    send_all(Command::schedule_restored);
-    session_->schedule_restored();
+    send_all(Command::learner_restored);
+    session_->learner_restored();
   });
 }
 
@@ -366,7 +366,7 @@ void Crew::visit(const StateVisitor& visitor) {
     for (auto left = in.get<size_t>(); left > 0; --left) add(get_state(in), rank);
   }
   std::stable_partition(all.begin(), all.end(), [](const Listed& listed) {
-    return listed.state.role == StateRole::schedule;
+    return listed.state.role == StateRole::learner;
   });
   for (Listed& listed : all) {
     StateRef state = listed.state;

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "report/progress.h"
-#include "session/evaluate.h"
 #include "train/crew_messages.h"
 #include "train/result_source.h"
 
@@ -54,9 +53,9 @@ class Crew : public ResultSource {
                   const ProgressCallback& progress);
   void apply(const WeightDecay& weight_decay);
   StepResult result();
-  double evaluate(const StepBatch& batch, const ProgressCallback& progress);
+  double loss_sum(const StepBatch& batch, const ProgressCallback& progress);
   std::vector<LearnerEvent> take_events();
-  void schedule_restored();
+  void learner_restored();
   void restored();
   void reserve_master_files();
   std::string non_finite_parameter();

@@ -16,25 +16,25 @@ enum class Command : uint8_t {
   // rank's facts, the memory that it needs, how many tensors learn in it and the settings that only
   // it was given, or with a failure.
   open,
-  load,               // output_dir; creates the session; answers success or failure
-  begin_run,          // total steps
-  accumulate,         // step, learning rate, batch
-  apply,              // weight decay
-  result,             // also forgets a step that was not finite
-  losses,             // batch; the last stages answer
-  logits,             // ids, rows, use of the cache, tokens of it to keep
-  list_states,        // answers
-  read_state,         // name; answers with pieces, then an empty one
-  write_state,        // name, size; pieces follow
-  schedule_restored,  //
-  restored,           //
-  reserve_masters,    //
-  non_finite,         // answers with a name
-  take_events,        // answers
-  list_weights,       // answers
-  write_weight,       // name; answers with pieces, then an empty one
-  memory,             // answers with ledgers and times
-  finish              // the last
+  load,              // output_dir; creates the session; answers success or failure
+  begin_run,         // total steps
+  accumulate,        // step, learning rate, batch
+  apply,             // weight decay
+  result,            // also forgets a step that was not finite
+  losses,            // batch; the last stages answer
+  logits,            // ids, rows, use of the cache, tokens of it to keep
+  list_states,       // answers
+  read_state,        // name; answers with pieces, then an empty one
+  write_state,       // name, size; pieces follow
+  learner_restored,  //
+  restored,          //
+  reserve_masters,   //
+  non_finite,        // answers with a name
+  take_events,       // answers
+  list_weights,      // answers
+  write_weight,      // name; answers with pieces, then an empty one
+  memory,            // answers with ledgers and times
+  finish             // the last
 };
 
 // The largest message between ranks, except for pieces of tensors.

@@ -7,9 +7,9 @@
 
 #include "base/directory.h"
 #include "data/dataset.h"
-#include "session/evaluate.h"
 #include "session/fingerprint.h"
-#include "train/export.h"
+#include "session/loading.h"
+#include "train/result.h"
 #include "train/run_exports.h"
 
 namespace jackscrew {

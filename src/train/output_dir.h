@@ -35,7 +35,7 @@ class OutputClaim {
   // name, creates it again. Throws Error(generic) where it cannot be found and another directory
   // has its name: nothing may be written there.
   const fs::path& path();
-  // The same, but creates nothing: nullptr where it cannot be found.
+  // As path(), but creates nothing: nullptr where the directory cannot be found.
   const fs::path* find();
 
  private:

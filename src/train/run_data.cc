@@ -8,7 +8,6 @@
 #include "base/checked.h"
 #include "base/text.h"
 #include "report/progress.h"
-#include "session/evaluate.h"
 #include "session/fingerprint.h"
 #include "session/plan.h"
 #include "train/output_dir.h"

@@ -10,7 +10,7 @@ std::optional<EvalResult> evaluate_run(Crew& crew, const Dataset& evaluation, Pr
   };
   const ScoreBatch score = [&](const StepBatch& batch, const ProgressCallback& progress) {
     style.check();
-    return crew.evaluate(batch, progress);
+    return crew.loss_sum(batch, progress);
   };
   try {
     return evaluate(score, evaluation, crew.use().tokens, crew.session().virtual_tokens(), style);

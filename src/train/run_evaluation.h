@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 
+#include "session/evaluate.h"
 #include "train/crew.h"
 
 namespace jackscrew {

@@ -4,15 +4,18 @@
 #include <nlohmann/json.hpp>
 
 #include "base/checked.h"
+#include "base/directory.h"
 #include "base/list_text.h"
 #include "base/shell_word.h"
 #include "base/text.h"
 #include "conversion/convert.h"
 #include "conversion/planned_source.h"
 #include "conversion/write_model.h"
+#include "formats/gguf_mixtures.h"
 #include "learners/learner.h"
 #include "model/weights.h"
 #include "quant/plain.h"
+#include "quant/row_encoders.h"
 #include "report/event_log.h"
 #include "report/report.h"
 #include "train/output_dir.h"
@@ -37,6 +40,21 @@ fs::path path_of(const RunExport& wanted, const fs::path& output_dir) {
 bool is_written(const RunExport& wanted, const fs::path& output_dir) {
   const fs::path path = path_of(wanted, output_dir);
   return fs::exists(wanted.gguf ? path : path / "config.json");
+}
+
+bool is_storage(std::string_view name) {
+  const auto named = [&](const Format* format) { return format->name() == name; };
+  return std::ranges::any_of(all_formats(), named) || find_gguf_mixture(name) != nullptr ||
+         std::ranges::any_of(row_encoders(), named, &RowEncoder::format);
+}
+
+// Whether it is the name of a model that runs export: model.gguf, model-q8_0.gguf, model-nf4.
+bool is_export(const fs::path& path) {
+  const fs::path name = path.extension() == ".gguf" ? path.stem() : path.filename();
+  constexpr std::string_view kPrefix = "model-";
+  const std::string text = name.string();
+  return text == "model" ||
+         (text.starts_with(kPrefix) && is_storage(std::string_view(text).substr(kPrefix.size())));
 }
 
 // The settings with which merge or export would write it, including those of the run that concern
@@ -188,6 +206,17 @@ int64_t export_bytes(const Recipe& recipe, const ModelFiles& files,
 bool lacks_exports(const Recipe& recipe, const fs::path& output_dir) {
   return std::ranges::any_of(
       recipe.exports, [&](const RunExport& wanted) { return !is_written(wanted, output_dir); });
+}
+
+void remove_exports(const fs::path& output_dir) {
+  const fs::path exports = exports_directory(output_dir);
+  for (const fs::directory_entry& entry : entries_of(exports)) {
+    const fs::path& path = entry.path();
+    if (is_export(path)) remove_model(path);
+    if (path.extension() == kTemporarySuffix && is_export(path.stem())) remove_tree(path);
+  }
+  std::error_code not_empty;
+  fs::remove(exports, not_empty);
 }
 
 void log_export(const fs::path& output_dir, const WrittenExport& written) {

@@ -35,6 +35,9 @@ int64_t export_bytes(const Recipe& recipe, const ModelFiles& files,
 // Whether output_dir, which holds the result, lacks one of them.
 bool lacks_exports(const Recipe& recipe, const fs::path& output_dir);
 
+// Removes the models that an earlier run has exported, and what it left half-written.
+void remove_exports(const fs::path& output_dir);
+
 struct WrittenExport {
   std::string format;  // as the recipe names it: "gguf:q4_k_m"
   fs::path path;       // a file or a directory

@@ -328,12 +328,12 @@ JsonObject RunLog::graphs_json() const {
   return out.add("issued", counts.issued).add("refused", counts.refused);
 }
 
-void RunLog::evaluated(int64_t step, double loss, double perplexity, int64_t tokens) {
-  say(fmt::format("eval step {} | loss {:.4f} | ppl {} | {}", step, loss,
-                  perplexity_text(perplexity), counted(tokens, "token")));
+void RunLog::evaluated(int64_t step, const EvalResult& result) {
+  say(fmt::format("eval step {} | loss {:.4f} | ppl {} | {}", step, result.loss,
+                  perplexity_text(result.perplexity), counted(result.tokens, "token")));
   events_.write(EventKind::eval, step,
-                JsonObject().add("eval_loss", loss).add("perplexity", perplexity));
-  board_.scalar("eval/loss", step, static_cast<float>(loss));
+                JsonObject().add("eval_loss", result.loss).add("perplexity", result.perplexity));
+  board_.scalar("eval/loss", step, static_cast<float>(result.loss));
 }
 
 // What the run wrote at its start, and somebody has removed since.

@@ -10,9 +10,10 @@
 #include "optim/schedule.h"
 #include "report/event_log.h"
 #include "report/tensorboard.h"
+#include "session/evaluate.h"
 #include "train/crew.h"
 #include "train/run_data.h"
-#include "train/trainer.h"
+#include "train/train_console.h"
 
 namespace jackscrew {
 
@@ -54,7 +55,7 @@ class RunLog {
   // Writes the line of a step.
   void step(int64_t done, const StepResult& result, double seconds_left);
 
-  void evaluated(int64_t step, double loss, double perplexity, int64_t tokens);
+  void evaluated(int64_t step, const EvalResult& result);
   void saved(int64_t step, const fs::path& checkpoint);
   // Why the run ends after a step. Others may have been logged since it: nothing waits for the
   // device until then.

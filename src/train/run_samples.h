@@ -6,7 +6,7 @@
 
 #include "report/event_log.h"
 #include "train/run_data.h"
-#include "train/trainer.h"
+#include "train/train_console.h"
 
 namespace jackscrew {
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "train/trainer.h"
+#include "train/train_console.h"
 
 namespace jackscrew {
 

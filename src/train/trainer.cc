@@ -15,8 +15,8 @@
 #include "report/report.h"
 #include "train/crew.h"
 #include "train/disk_plan.h"
-#include "train/export.h"
 #include "train/output_dir.h"
+#include "train/result.h"
 #include "train/resume.h"
 #include "train/run_data.h"
 #include "train/run_evaluation.h"
@@ -190,14 +190,15 @@ class Trainer {
 
   void restore_states(const fs::path& checkpoint) {
     restore_checkpoint(
-        checkpoint, states(), [this] { crew_->schedule_restored(); }, crew_->ops());
+        checkpoint, states(), [this] { crew_->learner_restored(); }, crew_->ops());
     crew_->restored();
   }
 
   // What a checkpoint written by this run records about it.
-  CheckpointInfo checkpoint_info(int64_t step) {
-    info_.step = step;
-    return info_;
+  CheckpointInfo checkpoint_info(int64_t step) const {
+    CheckpointInfo info = info_;
+    info.step = step;
+    return info;
   }
 
   StateSource states() {
@@ -220,11 +221,11 @@ class Trainer {
     });
     if (!result) return false;
     if (!std::isfinite(result->loss)) {
-      fail_non_finite(step, result->loss,
+      end_as_diverged(step, result->loss,
                       fmt::format("evaluation after step {}: loss {} is not finite", step,
                                   plain_number(result->loss)));
     }
-    log_->evaluated(step, result->loss, result->perplexity, result->tokens);
+    log_->evaluated(step, *result);
     watch_.evaluated(step, result->loss);
     pace_.evaluated(watch.seconds());
     return true;
@@ -302,7 +303,7 @@ class Trainer {
     log_->waited(watch.seconds());
     if (result.finite) return result;
     const int64_t step = result.step + 1;
-    fail_non_finite(
+    end_as_diverged(
         step, result.loss,
         fmt::format(
             "step {}: loss {} with gradient norm {} is not finite; the step was not applied", step,
@@ -317,14 +318,17 @@ class Trainer {
       const int64_t step = done++;
       const Stopwatch watch;
       const StepBatch batch = sampler_->step(step);
-      work(batch, step);
+      do_step(batch, step);
       for (const LearnerEvent& event : crew_->take_events()) log_->event(step, event);
       log_->worked(batch, watch.seconds());
       if (done % recipe_.logging_steps == 0 || done == total_steps_) {
         const StepResult result = wait_for_result();
         log_->step(done, result, pace_.seconds_left(done));
         watch_.logged(result.loss);
-        if (watch_.losses_too_high()) give_up(done, result.loss);
+        if (watch_.losses_too_high()) {
+          end_as_diverged(done, result.loss,
+                          fmt::format("step {}: {}", done, watch_.why_given_up(result.loss)));
+        }
       }
       const bool complete = !pace_.evaluates_after(done) || evaluate_now(done);
       const bool last = complete && (done == total_steps_ || watch_.out_of_patience());
@@ -336,7 +340,7 @@ class Trainer {
   }
 
   // On a terminal, a long step shows how far it is.
-  void work(const StepBatch& batch, int64_t step) try {
+  void do_step(const StepBatch& batch, int64_t step) try {
     ProgressBar bar(std::cerr, step_style(console_.style),
                     fmt::format("step {}/{}", step + 1, total_steps_),
                     crew_->session().block_passes(batch), "blocks");
@@ -346,11 +350,7 @@ class Trainer {
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::non_finite) throw;
     // The learner has found it in what the steps before have left.
-    fail_non_finite(step, NAN, fmt::format("after step {}: {}", step, error.what()), error.hint());
-  }
-
-  [[noreturn]] void give_up(int64_t step, double loss) {
-    fail_non_finite(step, loss, fmt::format("step {}: {}", step, watch_.why_given_up(loss)));
+    end_as_diverged(step, NAN, fmt::format("after step {}: {}", step, error.what()), error.hint());
   }
 
   // Restores the state of the best evaluation, if the recipe asks for it and it is another one.
@@ -367,7 +367,7 @@ class Trainer {
     say(fmt::format("result    of the best evaluation, {}", watch_.best_text()));
   }
 
-  [[noreturn]] void fail_non_finite(int64_t step, double loss, const std::string& what,
+  [[noreturn]] void end_as_diverged(int64_t step, double loss, const std::string& what,
                                     std::string hint = {}) {
     log_->failed(step, what, loss);
     if (step == 0) hint = "the model's weights are damaged, or too large for this product";
@@ -383,7 +383,7 @@ class Trainer {
   void require_finite_parameters(int64_t step) {
     const std::string name = crew_->non_finite_parameter();
     if (name.empty()) return;
-    fail_non_finite(step, NAN, fmt::format("step {}: {} is no longer finite", step, name));
+    end_as_diverged(step, NAN, fmt::format("step {}: {} is no longer finite", step, name));
   }
 
   void finish(int64_t done) {
@@ -429,7 +429,7 @@ class Trainer {
     try {
       write_patiently(
           console_, "the result", recipe_.output_dir,
-          [&] { export_result(*crew_, files_, tokenizer_, format, claim_->path()); },
+          [&] { jackscrew::write_result(*crew_, files_, tokenizer_, format, claim_->path()); },
           [&] {
             if (!took_best_) try_to_save(done);
           });
@@ -463,7 +463,7 @@ class Trainer {
   Schedule schedule_;
   SessionPlan plan_;
   std::optional<Crew> crew_;
-  CheckpointInfo info_;  // of this run's checkpoints
+  CheckpointInfo info_;  // of this run's checkpoints, as of step 0
   std::optional<RunLog> log_;
   RunWatch watch_;
   bool has_begun_ = false;  // the steps

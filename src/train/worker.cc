@@ -79,8 +79,8 @@ class Worker {
         return read_state(in);
       case Command::write_state:
         return write_state(in);
-      case Command::schedule_restored:
-        return session_->schedule_restored();
+      case Command::learner_restored:
+        return session_->learner_restored();
       case Command::restored:
         return session_->restored();
       case Command::reserve_masters:

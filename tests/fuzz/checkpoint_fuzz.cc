@@ -33,7 +33,7 @@ void restore() {
     std::array<float, 8> values{};
     std::array<uint8_t, 4> active{};
     const StateSource states = [&](const StateVisitor& visit) {
-      visit({"active", StateRole::schedule, Tensor(active.data(), DType::u8, {4}), true});
+      visit({"active", StateRole::learner, Tensor(active.data(), DType::u8, {4}), true});
       visit({"w", StateRole::parameter, Tensor(values.data(), DType::f32, {2, 4}), true});
     };
     NoOps ops;

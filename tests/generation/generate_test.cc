@@ -87,7 +87,7 @@ TEST_P(CacheTest, ATrainingSessionAnswersBetweenItsSteps) {
   session.accumulate(batch, 0.0, 0);
   session.update({});
   EXPECT_EQ(answer(session), expected);
-  session.evaluate(batch);
+  session.loss_sum(batch);
   EXPECT_EQ(answer(session), expected);
   EXPECT_EQ(session.memory().ledger().peak, plan.ledger.peak);
 }

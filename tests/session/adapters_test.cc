@@ -185,12 +185,12 @@ TEST_F(AdapterOptionsTest, SavedModulesLearnWhole) {
   EXPECT_EQ(before.size(), 3u * 2u + 1u);
   EXPECT_EQ(before.at("model.embed_tokens.weight").size(),
             static_cast<size_t>(files_.config.vocab_size * files_.config.hidden_size));
-  const double loss = run->evaluate(batch_);
+  const double loss = run->loss_sum(batch_);
   for (int64_t step = 0; step < 3; ++step) {
     run->accumulate(batch_, 1e-2, step);
     run->update({});
   }
-  EXPECT_LT(run->evaluate(batch_), loss);
+  EXPECT_LT(run->loss_sum(batch_), loss);
   EXPECT_NE(state_values(run->stage(), StateRole::parameter).at("model.embed_tokens.weight"),
             before.at("model.embed_tokens.weight"));
   const nlohmann::json adapter = run->learner().adapter();
@@ -244,7 +244,7 @@ TEST_F(AdapterOptionsTest, SurvivesTheDisk) {
     const Recipe recipe = with_adapter_options(make_recipe(more));
     const auto again = make_session(recipe, files_, training_use(batch_.tokens));
     load_adapter(again->stage(), again->ops(), directory);
-    EXPECT_EQ(again->evaluate(batch_), trained->evaluate(batch_));
+    EXPECT_EQ(again->loss_sum(batch_), trained->loss_sum(batch_));
   }
   expect_message(ErrorKind::usage, "rank_pattern is up_proj=2, but the adapter", [&] {
     with_adapter_options(make_recipe({adapter, "rank_pattern=up_proj=2"}));

@@ -239,7 +239,7 @@ TEST(Galore, PlansEveryWindow) {
     const SessionPlan plan = Session::rehearse(recipe, files, training_use(24));
     Session session(recipe, files, training_use(24), plan);
     train(session, 20, recipe.gradient_accumulation_steps);
-    session.evaluate(batch_of(0));
+    session.loss_sum(batch_of(0));
     EXPECT_EQ(session.non_finite_parameter(), "");
     EXPECT_EQ(session.memory().ledger().peak, plan.ledger.peak) << settings;
     EXPECT_EQ(session.memory().ledger().at_peak, plan.ledger.at_peak) << settings;
@@ -247,13 +247,13 @@ TEST(Galore, PlansEveryWindow) {
 }
 
 // As restoring a checkpoint does, of which these are the states.
-void restore_schedule(Session& session, const std::map<std::string, std::vector<uint8_t>>& states) {
+void restore_learner(Session& session, const std::map<std::string, std::vector<uint8_t>>& states) {
   session.visit([&](const StateRef& state) {
-    if (state.role != StateRole::schedule) return;
+    if (state.role != StateRole::learner) return;
     const std::vector<uint8_t>& bytes = states.at(state.name);
     std::copy(bytes.begin(), bytes.end(), static_cast<uint8_t*>(state.view.raw()));
   });
-  session.schedule_restored();
+  session.learner_restored();
 }
 
 // Windows that are open when a checkpoint is restored make room for the checkpoint's.
@@ -273,8 +273,8 @@ TEST(Galore, RestoresWindowsWithinThePlan) {
   }
   for (const auto& last : after_step) {
     for (const auto& best : after_step) {
-      restore_schedule(session, last);
-      restore_schedule(session, best);
+      restore_learner(session, last);
+      restore_learner(session, best);
     }
   }
   EXPECT_EQ(session.memory().ledger().peak, plan.ledger.peak);
@@ -377,7 +377,7 @@ TEST(Galore, NoGapIsLongerThanTheLongest) {
   EXPECT_EQ(longest_gap(refreshes(*before, 64, 0.0, true)), 16);
   const auto after = session_of(files, lazy + "projection_gap_max=4");
   after->learner().begin_run(128);
-  restore_schedule(*after, saved(*before));
+  restore_learner(*after, saved(*before));
   EXPECT_EQ(longest_gap(refreshes_of_steps(*after, 64, 128, 0.0, true)), 4);
 }
 

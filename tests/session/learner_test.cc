@@ -29,12 +29,12 @@ TEST(FullLearnerTest, KeepsAMasterBesideNarrowStorageAndPublishes) {
   // Masters begin with the file's numbers, not with those that the storage rounded.
   const auto exact = make_session(make_recipe({"method=full"}), files, training_use(batch.tokens));
   EXPECT_EQ(before, state_values(exact->stage(), StateRole::parameter));
-  const double loss = session->evaluate(batch);
+  const double loss = session->loss_sum(batch);
   for (int64_t step = 0; step < 3; ++step) {
     session->accumulate(batch, 1e-4, step);
     session->update({});
   }
-  EXPECT_LT(session->evaluate(batch), loss);
+  EXPECT_LT(session->loss_sum(batch), loss);
   const auto masters = states(session->stage(), StateRole::parameter);
   size_t narrow_weights = 0;
   size_t between = 0;
@@ -75,12 +75,12 @@ TEST(FullLearnerTest, LearnsOverCoarseStorage) {
     EXPECT_STREQ(parameter->weight->format().name(), spec.is_block_matrix() ? "int8" : "f32")
         << spec.module;
   }
-  const double loss = session->evaluate(batch);
+  const double loss = session->loss_sum(batch);
   for (int64_t step = 0; step < 5; ++step) {
     session->accumulate(batch, 3e-4, step);
     session->update({});
   }
-  EXPECT_LT(session->evaluate(batch), loss);
+  EXPECT_LT(session->loss_sum(batch), loss);
   // What the blocks compute with are the masters, rounded.
   const auto masters = states(session->stage(), StateRole::parameter);
   Memory memory("host", make_host_backing(), 0);

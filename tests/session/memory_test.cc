@@ -50,7 +50,7 @@ TEST_F(MemoryTest, IsWhatTheRunTakesToTheByte) {
         const StepBatch batch = step(shape);
         session.accumulate(batch, 1e-3, 0);
         session.update({});
-        session.evaluate(batch);
+        session.loss_sum(batch);
         session.logits(batch.micro_batches[0].ids, 3, false);
         SCOPED_TRACE(fmt::format("{} recompute {} tokens {}", method, recompute, shape.tokens));
         expect_same_ledger(session.memory().ledger(), plan.ledger);
@@ -75,7 +75,7 @@ TEST_F(MemoryTest, ReservesNoMoreThanTheLargestBatchNeeds) {
         Session session(recipe, files_, use, plan);
         session.accumulate(step_of({micro}), 1e-3, 0);
         session.update({});
-        session.evaluate(step_of({micro}));
+        session.loss_sum(step_of({micro}));
         session.logits(micro.ids, micro.tokens(), false);
       };
       const SessionPlan plan = Session::rehearse(recipe, files_, use);

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "session/advice.h"
 #include "session/fit.h"
-#include "session/knobs.h"
 #include "tests/support/golden.h"
 
 namespace jackscrew {
@@ -60,7 +60,7 @@ TEST_P(PlanTest, EqualsTheLedgerOfARealRun) {
   for (int64_t i = 0; i < 2; ++i) {
     session.accumulate(step, 1e-3, i);
     EXPECT_TRUE(session.update({.matrices = 0.01, .vectors = 0.01}).finite);
-    EXPECT_GT(session.evaluate(step), 0.0);
+    EXPECT_GT(session.loss_sum(step), 0.0);
     EXPECT_EQ(session.non_finite_parameter(), "");
   }
   const Ledger& ledger = session.memory().ledger();

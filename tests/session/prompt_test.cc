@@ -8,7 +8,7 @@
 
 #include "formats/peft.h"
 #include "session/adapter.h"
-#include "session/evaluate.h"
+#include "session/loading.h"
 #include "session/plan.h"
 #include "tests/support/batches.h"
 #include "tests/support/errors.h"
@@ -113,7 +113,7 @@ TEST_P(PromptTest, GradientIsThatOfDifferences) {
       const float before = value;
       const auto loss_at = [&](float at) {
         value = at;
-        return run->evaluate(step) / static_cast<double>(step.targets);
+        return run->loss_sum(step) / static_cast<double>(step.targets);
       };
       const double slope = (loss_at(before + kStep) - loss_at(before - kStep)) / (2.0 * kStep);
       value = before;
@@ -128,12 +128,12 @@ TEST_P(PromptTest, LearnsAndSurvivesTheDisk) {
   fs::remove_all(directory);
   const auto trained = session({"storage=nf4"});
   const StepBatch step = batch();
-  const double before = trained->evaluate(step);
+  const double before = trained->loss_sum(step);
   for (int64_t i = 0; i < 10; ++i) {
     trained->accumulate(step, 1e-2, i);
     trained->update({});
   }
-  EXPECT_LT(trained->evaluate(step), before);
+  EXPECT_LT(trained->loss_sum(step), before);
   export_adapter([&](const StateVisitor& visitor) { trained->visit(visitor); }, trained->ops(),
                  trained->learner().adapter(), "base", directory);
   const PeftAdapter read = read_peft_adapter(directory);
@@ -162,7 +162,7 @@ TEST_P(PromptTest, LearnsAndSurvivesTheDisk) {
   EXPECT_EQ(hint_of(error), "leave lora_rank out: the adapter has learner prompt");
   const auto again = make_session(recipe, files_, training_use(64));
   load_adapter(again->stage(), again->ops(), directory);
-  EXPECT_EQ(again->evaluate(step), trained->evaluate(step));
+  EXPECT_EQ(again->loss_sum(step), trained->loss_sum(step));
   fs::remove_all(directory);
 }
 

@@ -319,7 +319,7 @@ TEST(QuantisedStorage, RotaryGoesOnWithTheSameBits) {
         write_checkpoint(quantised, {3, "", "", ""}, "", states(*whole), whole->ops());
     const auto resumed = begin();
     restore_checkpoint(
-        checkpoint, states(*resumed), [&] { resumed->schedule_restored(); }, resumed->ops());
+        checkpoint, states(*resumed), [&] { resumed->learner_restored(); }, resumed->ops());
     resumed->restored();
     EXPECT_EQ(steps(*resumed, 3, 8), steps(*whole, 3, 8));
   }

@@ -12,7 +12,7 @@
 #include "tests/cli/run_program.h"
 #include "tests/support/batches.h"
 #include "tests/support/golden.h"
-#include "train/export.h"
+#include "train/result.h"
 
 namespace jackscrew {
 
@@ -50,15 +50,15 @@ class DeviceRun {
     session->learner().begin_run(steps_);
     restore_checkpoint(
         path("out") / ("checkpoint-" + std::to_string(kSaved)), states(*session),
-        [&] { session->schedule_restored(); }, session->ops());
+        [&] { session->learner_restored(); }, session->ops());
     session->restored();
     steps(*session, kSaved, steps_, out);
     EXPECT_EQ(session->non_finite_parameter(), "");
     const StepBatch held_out = batch(steps_);
-    out.losses.push_back(session->evaluate(held_out) / static_cast<double>(held_out.targets));
+    out.losses.push_back(session->loss_sum(held_out) / static_cast<double>(held_out.targets));
     fs::remove_all(path("out") / "checkpoint-3");
     SessionResult result(*session);
-    export_result(result, files_, Tokenizer(byte_tokenizer()), {}, path("out"));
+    write_result(result, files_, Tokenizer(byte_tokenizer()), {}, path("out"));
     for (const char* name : {"model.safetensors", "adapter_model.safetensors"}) {
       if (fs::exists(path("out") / name)) out.files[name] = read_text(path("out") / name);
     }

@@ -1,9 +1,7 @@
-#include "train/export.h"
+#include "train/result.h"
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -12,12 +10,10 @@
 #include "base/directory.h"
 #include "conversion/model_output.h"
 #include "conversion/result_texts.h"
-#include "formats/gguf_mixtures.h"
 #include "formats/safetensors.h"
-#include "quant/format.h"
-#include "quant/row_encoders.h"
 #include "text/tokenizer/tokenizer_files.h"
 #include "train/output_dir.h"
+#include "train/run_exports.h"
 
 namespace jackscrew {
 
@@ -39,32 +35,6 @@ void export_model(ResultSource& source, const ModelFiles& files, const Tokenizer
                         [&](std::span<const uint8_t> bytes) { writer.write(spec.name, bytes); });
   }
   writer.close();
-}
-
-bool is_storage(std::string_view name) {
-  const auto named = [&](const Format* format) { return format->name() == name; };
-  return std::ranges::any_of(all_formats(), named) || find_gguf_mixture(name) != nullptr ||
-         std::ranges::any_of(row_encoders(), named, &RowEncoder::format);
-}
-
-// Whether it is the name of a model that runs export: model.gguf, model-q8_0.gguf, model-nf4.
-bool is_export(const fs::path& path) {
-  const fs::path name = path.extension() == ".gguf" ? path.stem() : path.filename();
-  constexpr std::string_view kPrefix = "model-";
-  const std::string text = name.string();
-  return text == "model" ||
-         (text.starts_with(kPrefix) && is_storage(std::string_view(text).substr(kPrefix.size())));
-}
-
-// Removes the models that an earlier run has exported, and what it left half-written.
-void remove_exports(const fs::path& exports) {
-  for (const fs::directory_entry& entry : entries_of(exports)) {
-    const fs::path& path = entry.path();
-    if (is_export(path)) remove_model(path);
-    if (path.extension() == kTemporarySuffix && is_export(path.stem())) remove_tree(path);
-  }
-  std::error_code not_empty;
-  fs::remove(exports, not_empty);
 }
 
 // Removes files that an earlier result has and this one does not: they would be read as part of
@@ -110,8 +80,8 @@ void move_files(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-void export_result(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,
-                   const ChatFormat& format, const fs::path& output_dir) {
+void write_result(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,
+                  const ChatFormat& format, const fs::path& output_dir) {
   const fs::path beside = result_staging(output_dir);
   if (const nlohmann::json adapter = source.adapter(); !adapter.is_null()) {
     export_adapter([&](const StateVisitor& visitor) { source.visit(visitor); }, source.ops(),
@@ -123,7 +93,7 @@ void export_result(ResultSource& source, const ModelFiles& files, const Tokenize
   }
   write_texts(tokenizer_texts(files, tokenizer, format), beside);
   // First, so that where they cannot be removed the result that they are of stays whole.
-  remove_exports(exports_directory(output_dir));
+  remove_exports(output_dir);
   remove_others(beside, output_dir);
   move_files(beside, output_dir);
 }

@@ -11,10 +11,10 @@ namespace jackscrew {
 // Writes the model, or the adapter if the learner made one, to the top of `output_dir`, with the
 // chat template of `format` where it differs from the tokenizer's. Each file appears whole or not
 // at all; the weights come last. Weights in f32, bf16 and f16 keep their type, others become f32.
-void export_result(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,
-                   const ChatFormat& format, const fs::path& output_dir);
+void write_result(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,
+                  const ChatFormat& format, const fs::path& output_dir);
 
-// The bytes of all files that export_result() writes. `source` may be on the plan device.
+// The bytes of all files that write_result() writes. `source` may be on the plan device.
 int64_t result_bytes(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,
                      const ChatFormat& format);
 

@@ -1,4 +1,4 @@
-#include "session/flight.h"
+#include "session/micro_batch_buffers.h"
 
 #include <utility>
 
@@ -22,7 +22,7 @@ Tensor put(Ops& ops, const OwnedTensor& to, std::vector<int32_t> values) {
 
 }  // namespace
 
-Flight::Flight(Memory& memory, int64_t tokens, Arena stash)
+MicroBatchBuffers::MicroBatchBuffers(Memory& memory, int64_t tokens, Arena stash)
     : tokens_(tokens),
       stash_(std::move(stash)),
       ids_(indices(memory, tokens)),
@@ -32,15 +32,14 @@ Flight::Flight(Memory& memory, int64_t tokens, Arena stash)
       targets_(indices(memory, tokens)),
       counts_before_(memory, Purpose::io, DType::i64, {2}) {}
 
-Batch Flight::upload(Ops& ops, const MicroBatch& batch, int64_t tokens_before,
-                     int64_t targets_before) {
+Batch MicroBatchBuffers::upload(Ops& ops, const MicroBatch& batch, const CountsBefore& before) {
   if (batch.tokens() > tokens_) {
     fail(ErrorKind::generic, "micro-batch of {} tokens in a session for {}", batch.tokens(),
          tokens_);
   }
   TargetRows target_rows = batch.target_rows();
-  int64_t before[2] = {tokens_before, targets_before};
-  ops.copy(counts_before_.view(), Tensor(before, DType::i64, {2}));
+  int64_t counts[2] = {before.tokens, before.targets};
+  ops.copy(counts_before_.view(), Tensor(counts, DType::i64, {2}));
   return {put(ops, ids_, batch.ids),
           put(ops, positions_, batch.positions),
           put(ops, cu_seqlens_, batch.cu_seqlens),
@@ -49,7 +48,7 @@ Batch Flight::upload(Ops& ops, const MicroBatch& batch, int64_t tokens_before,
           counts_before_.view()};
 }
 
-Stash Flight::begin(bool keep, bool recompute) {
+Stash MicroBatchBuffers::begin(bool keep, bool recompute) {
   stash_.reset();
   return {&stash_, keep, recompute, {}, {}};
 }

@@ -1,5 +1,8 @@
-// Logits for generation, and the cache of keys and values behind them.
+// What a session computes without learning: losses, and logits for generation with the cache of
+// keys and values behind them. Its stage may be one of several.
 #include <algorithm>
+#include <cstddef>
+#include <numeric>
 
 #include "base/map_guard.h"
 #include "session/session.h"
@@ -28,6 +31,56 @@ int64_t answer_tokens(const SessionUse& use, const ModelConfig& config, int64_t 
   const int64_t as_activations = checked_mul(use.tokens, activations) / cached;
   return std::min(use.max_positions - virtual_tokens,
                   std::max(as_activations - virtual_tokens, kShortestCache));
+}
+
+Tensor Session::pass_through(Context& run, InFlight& flight, KvCache* cache) {
+  peers_->wait(flight.stream_sent);
+  flight.stash = flight.buffers.begin(false, false);
+  if (cache != nullptr && use_.training) {
+    // At the beginning of the stash, where it was for the tokens before.
+    stage_->place_cache(*cache, *flight.stash.arena, use_.kv_tokens);
+  }
+  const bool is_first = use_.place.is_first();
+  Tensor input;
+  if (!is_first) {
+    input = flight.stash.arena->tensor(DType::f32,
+                                       {flight.batch.tokens(), stage_->config().hidden_size});
+    peers_->receive_forward(*ops_, input, flight.staged.view());
+  }
+  scratch_.reset();
+  const Tensor stream =
+      stage_->forward(run, flight.batch, is_first ? nullptr : &input, flight.stash, cache);
+  if (!use_.place.is_last()) {
+    flight.stream_sent = peers_->send_forward(*ops_, stream, flight.staged.view());
+  }
+  return stream;
+}
+
+std::vector<double> Session::losses(const StepBatch& batch, const ProgressCallback& progress) {
+  std::vector<double> losses;
+  Context run = context(false);
+  const int replicas = use_.place.layout.replicas;
+  for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
+    if (static_cast<int>(i) % replicas != use_.place.replica()) continue;
+    write_scalars(StepScalars{}, kStepBeginBytes);
+    InFlight& flight = flights_[i % flights_.size()];
+    peers_->wait(flight.stream_sent);
+    flight.batch = flight.buffers.upload(*ops_, batch.micro_batches[i]);
+    const Tensor stream = pass_through(run, flight, nullptr);
+    if (use_.place.is_last()) {
+      stage_->loss(run, flight.batch, stream, nullptr);
+      losses.push_back(read_sum(offsetof(StepScalars, loss_sum)));
+    }
+    if (progress) progress(batch.micro_batches[i].tokens());
+  }
+  for (InFlight& flight : flights_) peers_->wait(flight.stream_sent);
+  check_maps();
+  return losses;
+}
+
+double Session::loss_sum(const StepBatch& batch, const ProgressCallback& progress) {
+  const std::vector<double> each = losses(batch, progress);
+  return std::accumulate(each.begin(), each.end(), 0.0);
 }
 
 void Session::keep_cached(int64_t tokens) {
@@ -62,7 +115,7 @@ Tensor Session::compute_logits(std::span<const int32_t> ids, int64_t rows, bool 
   scratch_.reset();
   Context run = context(false);
   InFlight& flight = flights_.front();
-  flight.batch = flight.flight.upload(*ops_, batch, 0, 0);
+  flight.batch = flight.buffers.upload(*ops_, batch);
   if (use_cache) {
     std::vector<int32_t> keys = {0, narrow<int32_t>(before + tokens)};
     ops_->copy(cache_.cu_seqlens_k.view(), view_of(keys));

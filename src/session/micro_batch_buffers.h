@@ -8,16 +8,20 @@
 
 namespace jackscrew {
 
-class Flight {
+// Tokens and targets of a step that come before a micro-batch.
+struct CountsBefore {
+  int64_t tokens = 0, targets = 0;
+};
+
+class MicroBatchBuffers {
  public:
   // Allocates room for micro-batches of at most `tokens` tokens in `memory`; what forward leaves
   // lies in `stash`.
-  Flight(Memory& memory, int64_t tokens, Arena stash);
+  MicroBatchBuffers(Memory& memory, int64_t tokens, Arena stash);
 
-  // Copies a micro-batch to the device, with the numbers of tokens and targets of the step that
-  // come before it. The Batch is valid until the next call. Throws Error(generic) when it has too
-  // many tokens.
-  Batch upload(Ops& ops, const MicroBatch& batch, int64_t tokens_before, int64_t targets_before);
+  // Copies a micro-batch to the device. The Batch is valid until the next call. Throws
+  // Error(generic) when it has too many tokens.
+  Batch upload(Ops& ops, const MicroBatch& batch, const CountsBefore& before = {});
   // Returns an empty stash, and invalidates the one before.
   Stash begin(bool keep, bool recompute);
   // The most bytes that a stash has taken.
@@ -34,7 +38,7 @@ class Flight {
 
 // A micro-batch between its forward and its backward pass.
 struct InFlight {
-  Flight flight;
+  MicroBatchBuffers buffers;
   Batch batch = {};
   Stash stash = {};
   Tensor stream = {};    // f32 [tokens, hidden], the residual stream after this stage, in the stash

@@ -168,11 +168,7 @@ std::vector<float> rope_factors_of(const ModelConfig& config) {
 GgufTensorSpec gguf_spec(const ModelTensor& tensor) {
   const std::optional<uint32_t> type = ggml_type(tensor.format->name());
   if (!type) no_place(fmt::format("{} in {}", tensor.spec.name, tensor.format->name()), "");
-  const WeightSpec& weight = tensor.spec;
-  return {gguf_name(weight), *type,
-          weight.is_vector() ? std::vector<int64_t>{weight.cols}
-                             : std::vector<int64_t>{weight.rows, weight.cols},
-          tensor.bytes()};
+  return {gguf_name(tensor.spec), *type, tensor.spec.shape(), tensor.bytes()};
 }
 
 // Everything in a file that precedes the weights' bytes.

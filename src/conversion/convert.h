@@ -11,7 +11,7 @@
 #include "conversion/merged_source.h"
 #include "conversion/model_output.h"
 #include "conversion/result_texts.h"
-#include "formats/gguf_writer.h"
+#include "formats/gguf_model_writer.h"
 #include "report/progress.h"
 
 namespace jackscrew {

@@ -64,7 +64,7 @@ void put_nibbles(const uint32_t* codes, uint8_t* out) {
   }
 }
 
-struct Iq4NlBlock {
+struct Iq4NlEncoder {
   static constexpr size_t kColumns = kIq4Group, kGroup = kIq4Group, kBytes = 18;
 
   double exact;
@@ -82,7 +82,7 @@ struct Iq4NlBlock {
   }
 };
 
-struct Iq4XsBlock {
+struct Iq4XsEncoder {
   static constexpr size_t kColumns = 8 * kIq4Group, kGroup = kIq4Group, kBytes = 136;
 
   std::array<double, 8> exact;
@@ -121,11 +121,11 @@ struct Iq4XsBlock {
 }  // namespace
 
 RowEncoder iq4_nl_encoder() {
-  return block_encoder<Iq4NlBlock>(iq4_nl_format());
+  return row_encoder_of<Iq4NlEncoder>(iq4_nl_format());
 }
 
 RowEncoder iq4_xs_encoder() {
-  return block_encoder<Iq4XsBlock>(iq4_xs_format());
+  return row_encoder_of<Iq4XsEncoder>(iq4_xs_format());
 }
 
 }  // namespace jackscrew

@@ -97,7 +97,7 @@ void encode_asymmetric(const float* x, int64_t cols, uint8_t* out) {
 }
 
 // The blocks of these formats as quantize rounds them: their scales are those with the least error.
-struct Q80Block {
+struct Q80Encoder {
   static constexpr size_t kColumns = kBlock, kGroup = kBlock, kBytes = 34;
   static constexpr double kMost = 127.0;  // some programs negate codes: -128 would overflow
 
@@ -125,7 +125,7 @@ struct Q80Block {
 };
 
 template <int Bits>
-struct SymmetricNibbles {
+struct SymmetricNibblesEncoder {
   static constexpr size_t kColumns = kBlock, kGroup = kBlock;
   static constexpr size_t kBytes = 2 + Bits * kBlock / 8;
   static constexpr int kMiddle = 1 << (Bits - 1);
@@ -154,7 +154,7 @@ struct SymmetricNibbles {
 };
 
 template <int Bits>
-struct AsymmetricNibbles {
+struct AsymmetricNibblesEncoder {
   static constexpr size_t kColumns = kBlock, kGroup = kBlock;
   static constexpr size_t kBytes = 4 + Bits * kBlock / 8;
   static constexpr double kMost = (1 << Bits) - 1;
@@ -185,9 +185,9 @@ struct AsymmetricNibbles {
   }
 };
 
-template <class Block>
+template <class Encoder>
 RowEncoder reference_encoder(const Format& format, EncodeRow encode) {
-  return {&format, encode, rounding_of<Block>()};
+  return {&format, encode, rounding_of<Encoder>()};
 }
 
 }  // namespace
@@ -197,11 +197,11 @@ std::span<const RowEncoder> row_encoders() {
       {{&f32_format(), encode_plain<float>},
        {&bf16_format(), encode_plain<bf16>},
        {&f16_format(), encode_plain<f16>},
-       reference_encoder<Q80Block>(q8_0_format(), encode_q8_0),
-       reference_encoder<SymmetricNibbles<4>>(q4_0_format(), encode_symmetric<4>),
-       reference_encoder<AsymmetricNibbles<4>>(q4_1_format(), encode_asymmetric<4>),
-       reference_encoder<SymmetricNibbles<5>>(q5_0_format(), encode_symmetric<5>),
-       reference_encoder<AsymmetricNibbles<5>>(q5_1_format(), encode_asymmetric<5>),
+       reference_encoder<Q80Encoder>(q8_0_format(), encode_q8_0),
+       reference_encoder<SymmetricNibblesEncoder<4>>(q4_0_format(), encode_symmetric<4>),
+       reference_encoder<AsymmetricNibblesEncoder<4>>(q4_1_format(), encode_asymmetric<4>),
+       reference_encoder<SymmetricNibblesEncoder<5>>(q5_0_format(), encode_symmetric<5>),
+       reference_encoder<AsymmetricNibblesEncoder<5>>(q5_1_format(), encode_asymmetric<5>),
        q2_k_encoder(),
        q3_k_encoder(),
        q4_k_encoder(),

@@ -2,7 +2,6 @@
 // store each kind of data (codes, scales) in a part of its own.
 #pragma once
 
-#include "quant/encoded_rows.h"
 #include "quant/format.h"
 #include "quant/group_row.h"
 
@@ -43,7 +42,7 @@ inline int64_t group_count(const GroupLayout& layout, int64_t rows) {
 template <class Codec>
 void encode_groups(Ops& ops, const RowSource& source, const Storage& storage,
                    const GroupedMatrix<Codec>& matrix, const Rounding& rounding) {
-  for_encode_panels(source, encoded_rows(storage), [&](const Tensor& panel, int64_t first_row) {
+  for_encode_panels(source, storage, [&](const Tensor& panel, int64_t first_row) {
     ops.launch(EncodeGroups<Codec>{matrix.codec, matrix.layout, panel.data<float>(), first_row,
                                    panel.size(), rounding},
                group_count(matrix.layout, panel.rows()));

@@ -114,17 +114,13 @@ Nf4Parts nf4_parts(bool is_double, void* base, int64_t rows, int64_t cols) {
   const int64_t blocks = ceil_div(elements, kNf4Block);
   PartLayout parts(base);
   Nf4Parts out{};
-  const auto take = [&](auto element, int64_t count) {
-    using Element = decltype(element);
-    return Tensor(parts.add<Element>(count), DTypeOf<Element>::value, {count});
-  };
-  out.codes = take(uint8_t{}, ceil_div(elements, 2));
+  out.codes = parts.tensor<uint8_t>(ceil_div(elements, 2));
   if (is_double) {
-    out.absmax = take(uint8_t{}, blocks);
-    out.nested_absmax = take(float{}, ceil_div(blocks, kNf4NestedBlock));
-    out.offset = take(float{}, 1);
+    out.absmax = parts.tensor<uint8_t>(blocks);
+    out.nested_absmax = parts.tensor<float>(ceil_div(blocks, kNf4NestedBlock));
+    out.offset = parts.tensor<float>(1);
   } else {
-    out.absmax = take(float{}, blocks);
+    out.absmax = parts.tensor<float>(blocks);
   }
   out.bytes = parts.bytes();
   return out;

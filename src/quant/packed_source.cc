@@ -10,18 +10,19 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/parallel.h"
+#include "quant/part_layout.h"
 
 namespace jackscrew {
 
 namespace {
 
-// Passes parts to the sink, each padded to begin at the next multiple of 64 bytes.
+// Passes parts to the sink, each padded to begin at the next multiple of kPartAlignment.
 class PartWriter {
  public:
   explicit PartWriter(const StorageSink& sink) : sink_(sink) {}
 
   void begin_part() {
-    constexpr std::array<uint8_t, 64> kNothing = {};
+    constexpr std::array<uint8_t, kPartAlignment> kNothing = {};
     const size_t over = written_ % kNothing.size();
     if (over != 0) write({kNothing.data(), kNothing.size() - over});
   }

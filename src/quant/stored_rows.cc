@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
+#include "quant/part_layout.h"
+
 namespace jackscrew {
 
 namespace {
-
-// Alignment of the parts of a storage that files keep in several tensors.
-constexpr int64_t kPartAlignment = 64;
 
 // File bytes are only read by copies; const is given up because a Tensor may be a target too.
 Tensor file_tensor(std::span<const uint8_t> bytes) {

@@ -88,15 +88,15 @@ StoredTensor read_gptq(const LayerTensors& tensors, const QuantizationConfig& co
   const SafetensorsEntry& codes = tensors.matrix(kGptqCodes, "I32");
   const int64_t lines = codes.shape[0];
   const int64_t rows = codes.shape[1];
-  if (lines * 32 % bits != 0) {
+  if (lines * kWordBits % bits != 0) {
     fail(ErrorKind::model, "tensor {} has {} lines of words, which hold no whole number of {} bits",
          tensors.name(kGptqCodes), lines, bits);
   }
-  const int64_t cols = lines * 32 / bits;
+  const int64_t cols = lines * kWordBits / bits;
   const int64_t size = group_size(fields, "group_size", cols);
   const int64_t groups = ceil_div(cols, size);
   const ScaleTable scales = read_scales(tensors, groups, rows);
-  const int64_t zero_words = ceil_div(rows * bits, 32);
+  const int64_t zero_words = ceil_div(rows * bits, kWordBits);
   const SafetensorsEntry& zeros = tensors.get(kGptqZeros, "I32", {groups, zero_words});
   const std::vector<int32_t> group_of = group_of_columns(tensors, fields, cols, size);
   GroupOrder order = order_by_group(group_of, groups, tensors.name(kGptqGroups));
@@ -113,7 +113,8 @@ StoredTensor read_gptq(const LayerTensors& tensors, const QuantizationConfig& co
       const int64_t stored = first + i;
       const int64_t k = columns.empty() ? stored : columns[static_cast<size_t>(stored)];
       for (int64_t row = begin; row < end; ++row) {
-        to[(row - begin) * 32 + i] = static_cast<uint8_t>(bits_at(words + row * 4, rows, k, bits));
+        to[(row - begin) * kPackedChunk + i] =
+            static_cast<uint8_t>(bits_at(words + row * 4, rows, k, bits));
       }
     }
   };
@@ -164,7 +165,7 @@ StoredTensor read_awq(const LayerTensors& tensors, const QuantizationConfig& con
                                                  int64_t count, uint8_t* to) {
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t row = begin; row < end; ++row) {
-        to[(row - begin) * 32 + i] = nibble(words, first + i, row);
+        to[(row - begin) * kPackedChunk + i] = nibble(words, first + i, row);
       }
     }
   };

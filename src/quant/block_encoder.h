@@ -93,4 +93,12 @@ inline void put_f16(f16 value, uint8_t* out) {
   std::memcpy(out, &value, sizeof value);
 }
 
+// Writes the low four bits of 32 codes as 16 bytes, of which byte i has elements i (low nibble) and
+// i + 16.
+inline void put_nibbles_of_halves(const uint32_t* codes, uint8_t* out) {
+  for (size_t i = 0; i < 16; ++i) {
+    out[i] = static_cast<uint8_t>((codes[i] & 15) | (codes[i + 16] & 15) << 4);
+  }
+}
+
 }  // namespace jackscrew

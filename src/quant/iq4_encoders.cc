@@ -57,13 +57,6 @@ double table_value(double scale, uint32_t code) {
   return scale * static_cast<double>(iq4_values()[code]);
 }
 
-// 16 bytes, of which byte i has elements i (low nibble) and i + 16.
-void put_nibbles(const uint32_t* codes, uint8_t* out) {
-  for (size_t i = 0; i < kIq4Group / 2; ++i) {
-    out[i] = static_cast<uint8_t>(codes[i] | codes[i + kIq4Group / 2] << 4);
-  }
-}
-
 struct Iq4NlEncoder {
   static constexpr size_t kColumns = kIq4Group, kGroup = kIq4Group, kBytes = 18;
 
@@ -78,7 +71,7 @@ struct Iq4NlEncoder {
   double value(size_t, uint32_t code) const { return table_value(scale_of(), code); }
   void write(const std::array<uint32_t, kColumns>& codes, uint8_t* out) const {
     put_f16(scale, out);
-    put_nibbles(codes.data(), out + 2);
+    put_nibbles_of_halves(codes.data(), out + 2);
   }
 };
 
@@ -111,7 +104,7 @@ struct Iq4XsEncoder {
       const auto bits = static_cast<uint32_t>(scales[group] + 32);
       out[4 + group / 2] |= static_cast<uint8_t>((bits & 15) << group % 2 * 4);
       high |= bits >> 4 << 2 * group;
-      put_nibbles(codes.data() + kGroup * group, out + 8 + 16 * group);
+      put_nibbles_of_halves(codes.data() + kGroup * group, out + 8 + 16 * group);
     }
     out[2] = static_cast<uint8_t>(high);
     out[3] = static_cast<uint8_t>(high >> 8);

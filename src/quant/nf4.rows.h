@@ -108,7 +108,7 @@ struct Nf4Codec {
                             const float* from, const GroupRounding& rounding) const {
     const float largest = largest_magnitude(team, from, count);
     team.once([&] { absmax[group] = largest; });
-    const float inverse = largest > 0.0f ? row_min(1.0f / largest, 3.4028235e38f) : 0.0f;
+    const float inverse = largest > 0.0f ? row_min(1.0f / largest, kLargestFloat) : 0.0f;
     put_nibbles(team, rounding, element, count, codes, kZero, [&](int64_t i, auto... uniform) {
       return nf4_code(codebook, from[i] * inverse, uniform...);
     });

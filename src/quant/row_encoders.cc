@@ -46,8 +46,7 @@ void encode_q8_0(const float* x, int64_t cols, uint8_t* out) {
   }
 }
 
-// Writes the 4- or 5-bit codes of a block: fifth bits, if any, then nibbles, of which byte i has
-// elements i and i + 16.
+// Writes the 4- or 5-bit codes of a block: fifth bits, if any, then nibbles.
 uint8_t* put_codes(const std::array<uint32_t, kBlock>& codes, int bits, uint8_t* out) {
   uint32_t fifths = 0;
   for (size_t i = 0; i < codes.size(); ++i) {
@@ -57,10 +56,8 @@ uint8_t* put_codes(const std::array<uint32_t, kBlock>& codes, int bits, uint8_t*
     std::memcpy(out, &fifths, sizeof fifths);
     out += sizeof fifths;
   }
-  for (size_t i = 0; i < kBlock / 2; ++i) {
-    *out++ = static_cast<uint8_t>((codes[i] & 15) | (codes[i + kBlock / 2] & 15) << 4);
-  }
-  return out;
+  put_nibbles_of_halves(codes.data(), out);
+  return out + kBlock / 2;
 }
 
 // scale * (q - 2^(Bits - 1)): the element furthest from 0 gets code 0, at the end that has one code

@@ -46,7 +46,7 @@ class Checkpoint : public FormatsTest {
 
   const std::unique_ptr<Ops> ops_ = make_test_ops();
   std::vector<float> values_ = std::vector<float>(21);
-  Memory memory_{"host", make_file_backing(directory_ / "files"), 0};
+  Memory memory_{"host", std::make_unique<FileBacking>(directory_ / "files"), 0};
   OwnedTensor master_{memory_, Purpose::masters, DType::f32, {5, 3}};  // 60 bytes in a file of 64
 };
 

@@ -26,7 +26,7 @@ class Checkpoint : public FormatsTest {
           {"far", StateRole::master, master_.view(), false, memory_.file_of(master_.view().raw())});
     };
   }
-  // The same on the plan device.
+  // What states() has, on the plan device.
   static StateSource planned_states(const Memory& memory) {
     return [&memory](const StateVisitor& visit) {
       visit({"w", StateRole::parameter, Tensor(nullptr, DType::f32, {3, 7}), true});

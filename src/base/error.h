@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -43,6 +44,10 @@ class FullDisk : public Error {
  public:
   using Error::Error;
 };
+
+// An exception as what users are told: std::bad_alloc as Error(does_not_fit), an Error as it is,
+// any other as Error(generic).
+Error error_of(const std::exception& exception);
 
 // Throws an Error with a formatted message and no hint.
 template <typename... Args>

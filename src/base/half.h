@@ -1,10 +1,10 @@
 // 16-bit floating-point types as plain bits, with exact conversions that compilers can vectorise.
-// Included by row kernels: everything is force-inlined (see base/philox.h).
+// Included by row kernels: see inline.h.
 #pragma once
 
 #include <cstdint>
 
-#include "base/philox.h"
+#include "base/inline.h"
 
 namespace jackscrew {
 

@@ -1,18 +1,12 @@
 // Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as
 // 1, 2, 3" (SC11). Random numbers are a pure function of (seed, purpose, step, tensor, index), so
 // they do not depend on threads, on the split into micro-batches, or on where a run was resumed.
-//
-// Included by row kernels too: everything here is force-inlined so that no copy compiled for one
-// instruction set can be linked into code for another.
+// Included by row kernels too: see inline.h.
 #pragma once
 
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define JACKSCREW_INLINE __host__ __device__ __forceinline__
-#else
-#define JACKSCREW_INLINE __attribute__((always_inline)) inline
-#endif
+#include "base/inline.h"
 
 namespace jackscrew {
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
-#include <new>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -147,15 +146,6 @@ int64_t available_memory_bytes() {
   const int64_t machine = read_kib_line("/proc/meminfo", "MemAvailable:");
   const auto limit = memory_limit();
   return limit ? std::min(machine, limit->available) : machine;
-}
-
-Error error_of(const std::exception& exception) {
-  if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr) {
-    return {ErrorKind::does_not_fit, "out of host memory",
-            "use a smaller model, batch or sequence_len, or fewer threads"};
-  }
-  if (const auto* error = dynamic_cast<const Error*>(&exception)) return *error;
-  return {ErrorKind::generic, exception.what()};
 }
 
 }  // namespace jackscrew

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <optional>
 
-#include "base/error.h"
 #include "base/file.h"
 
 namespace jackscrew {
@@ -30,9 +28,5 @@ std::optional<MemoryLimit> memory_limit(const fs::path& root = "/");
 // Bytes that programs can still take without swapping (MemAvailable of /proc/meminfo, or less where
 // memory_limit() leaves less); 0 when unknown.
 int64_t available_memory_bytes();
-
-// An exception as what users are told: std::bad_alloc as Error(does_not_fit), an Error as it is,
-// any other as Error(generic).
-Error error_of(const std::exception& exception);
 
 }  // namespace jackscrew

@@ -13,7 +13,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/map_guard.h"
-#include "base/process_memory.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"

@@ -76,17 +76,6 @@ void print_blocks(const QuantisationReport& report) {
   fmt::print("\n(of each matrix, what its outputs are off by: squares, as a share of theirs)\n");
 }
 
-void print_quantised(const ModelOutput& output, const QuantisationReport& report, double seconds) {
-  print_blocks(report);
-  fmt::print("wrote {}: {}, {:.2f} bits a weight of the blocks; {} of calibration, {}{}\n",
-             one_line(output.target().string()), human_bytes(report.bytes), report.bits,
-             counted(report.calibration_tokens, "token"),
-             // All blocks may have been there already.
-             report.memory > 0 ? human_bytes(report.memory) + " of memory, " : "",
-             human_duration(seconds));
-  for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
-}
-
 void print_plan(const Recipe& recipe, const ModelOutput& output, const QuantisationReport& report) {
   if (recipe.json) {
     fmt::print("{}\n",
@@ -231,21 +220,27 @@ void warn_of_unused_options(const Recipe& recipe, const std::string& command, Mo
   if (recipe.data.empty()) warn_of(options_of_texts(recipe.options), " without data");
 }
 
-// What was written and measured, before the output gets its final name.
+// The report of a dry run.
+QuantisationReport planned_report(const QuantiseJob& job, const CalibrationText& text) {
+  QuantisationReport report = job.plan.report();
+  report.calibration_tokens = text.tokens();
+  report.memory = quantising_memory(job, text.size());
+  return report;
+}
+
+// What was written and measured.
 struct Quantised {
   QuantisationReport report;
   std::optional<WrittenLoss> loss;
 };
 
-Quantised write_and_measure(const Recipe& recipe, const ConvertedModel& model, Quantiser& quantiser,
-                            const QuantisationPlan& plan, const CalibrationText& text,
+// Measures before the output gets its final name.
+Quantised write_and_measure(const QuantiseJob& job, const CalibrationText& text,
                             const std::optional<Dataset>& eval_data,
-                            QuantisationCheckpoint& checkpoint, ModelOutput& output,
-                            const ProgressStyle& style) {
-  const ModelFiles& files = model.result();
-  Quantised out{write_quantised(recipe, model, *quantiser.rounder, plan, *quantiser.files, text,
-                                checkpoint, output, style),
-                {}};
+                            QuantisationCheckpoint& checkpoint, ModelOutput& output) {
+  const Recipe& recipe = job.recipe;
+  const ModelFiles& files = job.model.result();
+  Quantised out{write_quantised(job, text, checkpoint, output), {}};
   const auto must_hold = [&](const auto& check) {
     try {
       check();
@@ -258,7 +253,8 @@ Quantised write_and_measure(const Recipe& recipe, const ConvertedModel& model, Q
     must_hold([&] { check_fits(run_over(recipe, files), open_model(output.path().string())); });
   }
   if (eval_data) {
-    out.loss = measure_written(scoring(recipe, files), model, *eval_data, output.path(), style);
+    out.loss =
+        measure_written(scoring(recipe, files), job.model, *eval_data, output.path(), job.style);
     must_hold([&] { refuse_loss(recipe, *out.loss); });
   }
   output.commit();
@@ -266,10 +262,42 @@ Quantised write_and_measure(const Recipe& recipe, const ConvertedModel& model, Q
   return out;
 }
 
-[[noreturn]] void stop(const QuantisationCheckpoint& checkpoint, const ModelConfig& config) {
-  throw Error(ErrorKind::interrupted, "stopped " + progress_text(checkpoint.progress(), config),
-              fmt::format("run the same command again to continue from {}",
-                          checkpoint.directory().string()));
+// Continues from the checkpoint, if there is one, and says so where this is stopped in turn.
+Quantised quantise_resumably(const QuantiseJob& job, const CalibrationText& text,
+                             const std::optional<Dataset>& eval_data, ModelOutput& output) {
+  QuantisationCheckpoint checkpoint(
+      output.target(), quantisation_settings(job.recipe, job.model, job.rounder, text, job.style),
+      job.recipe.overwrite);
+  try {
+    return write_and_measure(job, text, eval_data, checkpoint, output);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::interrupted || checkpoint.empty()) throw;
+    throw Error(ErrorKind::interrupted,
+                "stopped " + progress_text(checkpoint.progress(), job.model.result().config),
+                fmt::format("run the same command again to continue from {}",
+                            checkpoint.directory().string()));
+  }
+}
+
+void print_quantised(const QuantiseJob& job, const ModelOutput& output, const Quantised& quantised,
+                     double seconds) {
+  const QuantisationReport& report = quantised.report;
+  if (job.recipe.json) {
+    JsonObject json;
+    json.add("output", output.target().string()).merge(report.to_json());
+    if (quantised.loss) json.merge(quantised.loss->to_json());
+    fmt::print("{}\n", json.text());
+    return;
+  }
+  print_blocks(report);
+  fmt::print("wrote {}: {}, {:.2f} bits a weight of the blocks; {} of calibration, {}{}\n",
+             one_line(output.target().string()), human_bytes(report.bytes), report.bits,
+             counted(report.calibration_tokens, "token"),
+             // All blocks may have been there already.
+             report.memory > 0 ? human_bytes(report.memory) + " of memory, " : "",
+             human_duration(seconds));
+  for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
+  if (quantised.loss) print_loss(job.model, *quantised.loss);
 }
 
 }  // namespace
@@ -288,7 +316,6 @@ int quantise(const Recipe& given, const std::string& command) {
     throw Error(ErrorKind::usage, "data is empty",
                 "leave it out to calibrate on the program's own");
   }
-  const bool dry = recipe.options.boolean("dry_run");
   const Stopwatch watch;
   Interruption interruption;
   const SignalThread thread(ending_signals(), [&](int signal) { interruption.receive(signal); });
@@ -318,6 +345,7 @@ int quantise(const Recipe& given, const std::string& command) {
                     recipe.options.text("method"), given.storage));
   }
   const QuantisationPlan plan(files.config, *quantiser.rounder, *quantiser.files);
+  const QuantiseJob job{recipe, model, *quantiser.rounder, *quantiser.files, plan, style};
   // All data are read first: an error in them is told before the work, and by a dry run too.
   std::optional<Dataset> eval_data;
   if (!recipe.eval_data.empty()) {
@@ -327,35 +355,15 @@ int quantise(const Recipe& given, const std::string& command) {
       read_calibration_text(lengths, files, size, plan.least_tokens(), style);
   std::vector<std::string> notes = notes_on_text(recipe, *quantiser.rounder);
   notes.insert(notes.end(), model.notes.begin(), model.notes.end());
-  if (dry) {
-    QuantisationReport report = plan.report();
-    report.calibration_tokens = text.tokens();
-    report.memory = quantising_memory(recipe, model, *quantiser.rounder, plan, text.size());
+  if (recipe.options.boolean("dry_run")) {
+    QuantisationReport report = planned_report(job, text);
     report.notes.insert(report.notes.end(), notes.begin(), notes.end());
     print_plan(recipe, output, report);
     return 0;
   }
-  QuantisationCheckpoint checkpoint(
-      output.target(), quantisation_settings(recipe, model, *quantiser.rounder, text, style),
-      recipe.overwrite);
-  Quantised quantised;
-  try {
-    quantised = write_and_measure(recipe, model, quantiser, plan, text, eval_data, checkpoint,
-                                  output, style);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::interrupted || checkpoint.empty()) throw;
-    stop(checkpoint, files.config);
-  }
+  Quantised quantised = quantise_resumably(job, text, eval_data, output);
   quantised.report.notes.insert(quantised.report.notes.end(), notes.begin(), notes.end());
-  if (recipe.json) {
-    JsonObject json;
-    json.add("output", output.target().string()).merge(quantised.report.to_json());
-    if (quantised.loss) json.merge(quantised.loss->to_json());
-    fmt::print("{}\n", json.text());
-  } else {
-    print_quantised(output, quantised.report, watch.seconds());
-    if (quantised.loss) print_loss(model, *quantised.loss);
-  }
+  print_quantised(job, output, quantised, watch.seconds());
   return 0;
 }
 

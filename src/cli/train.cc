@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/console.h"
-#include "base/process_memory.h"
+#include "base/error.h"
 #include "base/signals.h"
 #include "cli/arguments.h"
 #include "cli/interruption.h"

@@ -33,7 +33,7 @@ std::vector<int32_t> calibration_tokens(const Tokenizer& tokenizer);
 // tokens, where the result has fewer than `least`.
 CalibrationText calibration_text(std::span<const int32_t> tokens, const CalibrationSize& size,
                                  int64_t least);
-// The same of the data's examples, laid end to end; what is not taken is not held in memory.
+// Takes them from the data's examples, laid end to end; what is not taken is not held in memory.
 CalibrationText calibration_text(const Dataset& data, const CalibrationSize& size, int64_t least);
 
 // Up to `sequences` of the text's sequences, evenly spaced.

@@ -8,7 +8,6 @@
 #include "conversion/result_texts.h"
 #include "formats/bitsandbytes.h"
 #include "formats/gguf_adapter.h"
-#include "formats/gguf_writer.h"
 #include "formats/hf_config.h"
 #include "quant/nf4.h"
 #include "quant/plain.h"

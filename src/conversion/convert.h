@@ -11,7 +11,7 @@
 #include "conversion/merged_source.h"
 #include "conversion/model_output.h"
 #include "conversion/result_texts.h"
-#include "formats/gguf_writer.h"
+#include "formats/gguf_model_writer.h"
 #include "report/progress.h"
 
 namespace jackscrew {
@@ -21,7 +21,7 @@ struct ConvertedModel {
   // Opens the recipe's model and adapters. Throws Error(usage) for a shape without weights,
   // Error(model) for files that are damaged or do not belong together.
   explicit ConvertedModel(const Recipe& recipe);
-  // The same for a model that is already open, with the recipe's adapters.
+  // Takes a model that is already open, and opens the recipe's adapters. Throws likewise.
   ConvertedModel(const Recipe& recipe, ModelFiles model);
 
   // The model to be written.

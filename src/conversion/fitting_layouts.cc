@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "conversion/storage_rounder.h"
 #include "formats/exl2_writer.h"
-#include "formats/gguf_writer.h"
+#include "formats/gguf_model_writer.h"
 #include "formats/gptq_writer.h"
 #include "model/weights.h"
 

@@ -15,7 +15,7 @@ using ShapeCheck = std::function<void(const WeightSpec&)>;
 // write of this model instead.
 void require_shapes(const ModelConfig& config, const ShapeCheck& check);
 
-// The same for a configuration that GGUF has no place for, whatever the types.
+// Throws what check_gguf_config() throws, with such a hint.
 void require_gguf_place(const ModelConfig& config);
 
 // Whether types of GGUF that quantize chooses among (mixed_types) can hold any of the matrices.

@@ -21,7 +21,8 @@ constexpr int64_t kFactorBlock = 128;
 // Columns of H that are summed at a time: only the lower half of its blocks is computed. Twice the
 // width would compute an eighth more; half the width gains nothing in wide layers.
 constexpr int64_t kSumBlock = 128;
-// The same where an error is computed, in wide layers half the work; wide enough for gemm().
+// Columns of H that an error is computed with at a time: in wide layers, half the work is saved by
+// its symmetry. Wide enough for gemm().
 constexpr int64_t kErrorBlock = 512;
 
 Tensor part(const Tensor& matrix, int64_t row, int64_t end_row, int64_t col, int64_t end_col) {

@@ -14,8 +14,8 @@ namespace jackscrew {
 enum class ColumnOrder : uint8_t {
   own,
   by_activation,  // by falling mean square of their input
-  // The same for groups of 16, 32, 64 and 256 columns, as storage formats code them together: whole
-  // groups by the sum of their squares, and within each those that it consists of.
+  // In groups of 16, 32, 64 and 256 columns, as storage formats code them together: whole groups by
+  // the sum of these mean squares, and within each those that it consists of.
   blocks_by_activation
 };
 

@@ -8,8 +8,7 @@ StoredTensor& PlannedSource::add(const WeightSpec& weight, FormatPointer format)
   StoredTensor& tensor = tensors_[weight.name];
   tensor.name = weight.name;
   tensor.format = std::move(format);
-  tensor.shape = {weight.rows, weight.cols};
-  if (weight.is_vector()) tensor.shape.erase(tensor.shape.begin());
+  tensor.shape = weight.shape();
   return tensor;
 }
 

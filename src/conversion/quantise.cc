@@ -213,25 +213,22 @@ std::string progress_text(const QuantisationProgress& progress, const ModelConfi
                      std::min(blocks, measuring ? progress.measured : progress.rounded), blocks);
 }
 
-int64_t quantising_memory(const Recipe& recipe, const ConvertedModel& model, const Rounder& rounder,
-                          const QuantisationPlan& plan, const CalibrationSize& text) {
-  const ModelFiles& files = model.result();
-  const int64_t of_blocks = blocks_memory(calibrating(recipe), files, rounder,
-                                          {measured_sequences(text, plan), text.sequence_len}, text,
-                                          rounded_head(files.config, plan));
-  return checked_add(of_blocks, model.merging_bytes);
+int64_t quantising_memory(const QuantiseJob& job, const CalibrationSize& text) {
+  const ModelFiles& files = job.model.result();
+  const CalibrationSize measured{measured_sequences(text, job.plan), text.sequence_len};
+  const int64_t of_blocks = blocks_memory(calibrating(job.recipe), files, job.rounder, measured,
+                                          text, rounded_head(files.config, job.plan));
+  return checked_add(of_blocks, job.model.merging_bytes);
 }
 
-QuantisationReport write_quantised(const Recipe& recipe, const ConvertedModel& model,
-                                   Rounder& rounder, const QuantisationPlan& plan,
-                                   const QuantisedFiles& written, const CalibrationText& text,
-                                   QuantisationCheckpoint& checkpoint, ModelOutput& output,
-                                   const ProgressStyle& style) {
-  const ModelFiles& files = model.result();
-  QuantisationReport report = plan.report();
+QuantisationReport write_quantised(const QuantiseJob& job, const CalibrationText& text,
+                                   QuantisationCheckpoint& checkpoint, ModelOutput& output) {
+  const ModelFiles& files = job.model.result();
+  Rounder& rounder = job.rounder;
+  QuantisationReport report = job.plan.report();
   report.is_bound = false;
   report.calibration_tokens = text.tokens();
-  if (const int64_t asked = calibration_size(recipe, files.config).sequences;
+  if (const int64_t asked = calibration_size(job.recipe, files.config).sequences;
       text.sequences < asked) {
     report.notes.push_back(
         fmt::format("calibrated on {}: the text has no more", counted(text.sequences, "sequence")));
@@ -240,17 +237,17 @@ QuantisationReport write_quantised(const Recipe& recipe, const ConvertedModel& m
     report.notes.push_back(
         fmt::format("continued {}", progress_text(checkpoint.progress(), files.config)));
   }
-  require_disk(plan, files.config, text, checkpoint, output);
-  require_memory(quantising_memory(recipe, model, rounder, plan, text.size()));
-  const Recipe how = calibrating(recipe);
-  const BlockWork work{how, files, rounder, checkpoint, style};
+  require_disk(job.plan, files.config, text, checkpoint, output);
+  require_memory(quantising_memory(job, text.size()));
+  const Recipe how = calibrating(job.recipe);
+  const BlockWork work{how, files, rounder, checkpoint, job.style};
   if (rounder.measures()) {
-    report.memory = measure_blocks(work, part_of(text, measured_sequences(text.size(), plan)));
+    report.memory = measure_blocks(work, part_of(text, measured_sequences(text.size(), job.plan)));
     rounder.choose(checkpoint.progress().costs);
     set_bits(report, rounder);
   }
-  const int64_t memory = round_blocks(work, text, rounded_head(files.config, plan));
-  report.memory = std::max(report.memory, memory) + model.merging_bytes;
+  const int64_t memory = round_blocks(work, text, rounded_head(files.config, job.plan));
+  report.memory = std::max(report.memory, memory) + job.model.merging_bytes;
   const QuantisationProgress& done = checkpoint.progress();
   for (QuantisedMatrix& matrix : report.matrices) {
     matrix.error = done.errors.at(matrix.weight.name);
@@ -262,7 +259,7 @@ QuantisationReport write_quantised(const Recipe& recipe, const ConvertedModel& m
     const int64_t part = weight.is_block_matrix() ? weight.layer : files.config.num_hidden_layers;
     return checkpoint.read(part, rounder.specs(weight));
   };
-  written.write(output.path(), text.size(), rounded, style);
+  job.written.write(output.path(), text.size(), rounded, job.style);
   report.bytes = output.written_bytes();
   return report;
 }

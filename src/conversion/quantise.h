@@ -76,20 +76,26 @@ QuantisationSettings quantisation_settings(const Recipe& recipe, const Converted
 // "after rounding 3 of 30 blocks".
 std::string progress_text(const QuantisationProgress& progress, const ModelConfig& config);
 
+// What is to be quantised, and how.
+struct QuantiseJob {
+  const Recipe& recipe;
+  const ConvertedModel& model;
+  Rounder& rounder;
+  const QuantisedFiles& written;
+  const QuantisationPlan& plan;
+  const ProgressStyle& style;
+};
+
 // QuantisationReport::memory of a run that begins with the first block: exact, or an upper bound
 // where the rounder measures.
-int64_t quantising_memory(const Recipe& recipe, const ConvertedModel& model, const Rounder& rounder,
-                          const QuantisationPlan& plan, const CalibrationSize& text);
+int64_t quantising_memory(const QuantiseJob& job, const CalibrationSize& text);
 
 // Quantises the model and writes it to output.path(); the caller commits, and removes the
 // checkpoint. One block's weights are in memory at a time. A layer reads the calibration text as
 // the quantised layers before it transform it. A rounder that measures does so first, on a part of
 // the text and over the unquantised model. The result does not depend on the number of threads, nor
 // on the block from which the checkpoint (of the same settings) continues.
-QuantisationReport write_quantised(const Recipe& recipe, const ConvertedModel& model,
-                                   Rounder& rounder, const QuantisationPlan& plan,
-                                   const QuantisedFiles& written, const CalibrationText& text,
-                                   QuantisationCheckpoint& checkpoint, ModelOutput& output,
-                                   const ProgressStyle& style);
+QuantisationReport write_quantised(const QuantiseJob& job, const CalibrationText& text,
+                                   QuantisationCheckpoint& checkpoint, ModelOutput& output);
 
 }  // namespace jackscrew

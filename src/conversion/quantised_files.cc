@@ -44,7 +44,7 @@ class LayoutFiles : public QuantisedFiles {
     for (const ModelTensor& tensor : tensors_) {
       if (style.check) style.check();
       if (tensor.format != nullptr) {
-        plain.write(tensor, [](int64_t) {});
+        plain.write(tensor);
       } else {
         writer.write_coded(rounded(tensor.spec));
       }
@@ -97,9 +97,9 @@ class ConvertedFiles : public QuantisedFiles {
       if (style.check) style.check();
       const std::vector<TensorBytes> parts = rounded(tensor.spec);
       if (parts.empty()) {
-        weights.write(tensor, [](int64_t) {});
+        weights.write(tensor);
       } else {
-        weights.write_encoded(tensor, parts[0].bytes, [](int64_t) {});
+        weights.write_encoded(tensor, parts[0].bytes);
       }
     }
     writer->close();

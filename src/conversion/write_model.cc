@@ -39,9 +39,11 @@ bool can_hold(ModelFormat files, const Format& format) {
                                   : ggml_type(format.name()).has_value();
 }
 
+// Whether blocks of the format, if it has any, divide rows of `cols` elements.
 bool holds_rows_of(const Format& format, int64_t cols) {
   try {
-    return format.row_bytes(cols) > 0;
+    format.row_bytes(cols);
+    return true;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::model) throw;
     return false;
@@ -163,15 +165,17 @@ void check_values(const ModelFiles& files, const ModelTensor& tensor, const Tens
 
 }  // namespace
 
-WeightWriter::WeightWriter(const Recipe& recipe, const ModelFiles& files, ModelWriter& writer)
+WeightWriter::WeightWriter(const Recipe& recipe, const ModelFiles& files, ModelWriter& writer,
+                           ProgressCallback written)
     : files_(files),
       writer_(writer),
+      written_(std::move(written)),
       threads_(recipe.threads),
       device_(open_device("cpu", {.threads = recipe.threads, .isa = choose_isa(recipe.isa)})),
       memory_("host", device_->make_backing(), 0),
       ops_(device_->make_ops(memory_)) {}
 
-void WeightWriter::write(const ModelTensor& tensor, const ProgressCallback& progress) {
+void WeightWriter::write(const ModelTensor& tensor) {
   const StoredTensor& stored = stored_tensor(files_, *files_.source, tensor.spec.name);
   try {
     check_stored(tensor.spec, stored);
@@ -182,15 +186,20 @@ void WeightWriter::write(const ModelTensor& tensor, const ProgressCallback& prog
   // Numbers are decoded, although that changes none of them, to see that they are finite.
   const bool is_plain = safetensors_dtype(*tensor.format) != nullptr;
   const bool as_is = !is_plain && stored.format.get() == tensor.format && !stored.computed;
-  if (tensor.format->for_linears_only()) {
-    write_whole(tensor, stored, as_is, progress);
+  if (tensor.row_bytes() == 0) {
+    write_whole(tensor, stored, as_is);
   } else if (as_is && !stored.transcode && stored.extra_parts.empty()) {
-    copy(tensor, stored, progress);
+    copy(tensor, stored);
   } else {
-    encode(tensor, stored, progress);
+    encode(tensor, stored);
   }
   files_.source->release(stored);
   check_maps();
+}
+
+void WeightWriter::put(const WeightSpec& weight, std::span<const uint8_t> bytes) {
+  writer_.write(weight, bytes);
+  if (written_) written_(std::ssize(bytes));
 }
 
 // Rows per panel; whole heads where rows are interleaved.
@@ -204,51 +213,44 @@ int64_t WeightWriter::panel_step(const ModelTensor& tensor, int64_t heads) const
 // Calls fill(logical row, destination) for all rows of a panel, then writes it.
 template <class Fill>
 void WeightWriter::write_panel(const ModelTensor& tensor, int64_t heads, int64_t begin, int64_t end,
-                               const ProgressCallback& progress, const Fill& fill) {
+                               const Fill& fill) {
   const int64_t row_bytes = tensor.row_bytes();
   out_.resize(static_cast<size_t>(checked_mul(end - begin, row_bytes)));
   for_rows(threads_, end - begin, [&](int64_t row) {
     fill(logical_row(begin + row, heads, tensor.spec.rows), out_.data() + row * row_bytes);
   });
-  writer_.write(tensor.spec, out_);
-  progress(std::ssize(out_));
+  put(tensor.spec, out_);
 }
 
 // Writes rows as they are; bytes_of_row(logical row) are its bytes.
 template <class BytesOfRow>
-void WeightWriter::copy_rows(const ModelTensor& tensor, const ProgressCallback& progress,
-                             const BytesOfRow& bytes_of_row) {
+void WeightWriter::copy_rows(const ModelTensor& tensor, const BytesOfRow& bytes_of_row) {
   const int64_t heads = writer_.interleaved_heads(tensor.spec);
   const int64_t step = panel_step(tensor, heads);
   for (int64_t begin = 0; begin < tensor.spec.rows; begin += step) {
     const int64_t end = std::min(tensor.spec.rows, begin + step);
-    write_panel(tensor, heads, begin, end, progress, [&](int64_t row, uint8_t* to) {
+    write_panel(tensor, heads, begin, end, [&](int64_t row, uint8_t* to) {
       std::copy_n(bytes_of_row(row), tensor.row_bytes(), to);
     });
   }
 }
 
-void WeightWriter::copy(const ModelTensor& tensor, const StoredTensor& stored,
-                        const ProgressCallback& progress) {
-  copy_rows(tensor, progress, [&](int64_t row) {
+void WeightWriter::copy(const ModelTensor& tensor, const StoredTensor& stored) {
+  copy_rows(tensor, [&](int64_t row) {
     return stored.bytes.data() + stored.interleaved_row(row) * tensor.row_bytes();
   });
 }
 
-void WeightWriter::write_encoded(const ModelTensor& tensor, std::span<const uint8_t> storage,
-                                 const ProgressCallback& progress) {
+void WeightWriter::write_encoded(const ModelTensor& tensor, std::span<const uint8_t> storage) {
   if (tensor.row_bytes() == 0) {
     const OwnedTensor aligned(memory_, Purpose::staging, DType::u8, {std::ssize(storage)});
     std::ranges::copy(storage, aligned.view().data<uint8_t>());
-    writer_.write(tensor.spec, {aligned.view().data<uint8_t>(), storage.size()});
-    return progress(std::ssize(storage));
+    return put(tensor.spec, {aligned.view().data<uint8_t>(), storage.size()});
   }
-  copy_rows(tensor, progress,
-            [&](int64_t row) { return storage.data() + row * tensor.row_bytes(); });
+  copy_rows(tensor, [&](int64_t row) { return storage.data() + row * tensor.row_bytes(); });
 }
 
-void WeightWriter::encode(const ModelTensor& tensor, const StoredTensor& stored,
-                          const ProgressCallback& progress) {
+void WeightWriter::encode(const ModelTensor& tensor, const StoredTensor& stored) {
   const int64_t cols = tensor.spec.cols;
   const RowEncoder* encoder = find_row_encoder(*tensor.format);
   const int64_t heads = writer_.interleaved_heads(tensor.spec);
@@ -262,20 +264,18 @@ void WeightWriter::encode(const ModelTensor& tensor, const StoredTensor& stored,
     const Tensor part = panel.view().rows(0, end - begin);
     rows.decode(begin, end, part);
     check_values(files_, tensor, part);
-    write_panel(tensor, heads, begin, end, progress, [&](int64_t row, uint8_t* to) {
+    write_panel(tensor, heads, begin, end, [&](int64_t row, uint8_t* to) {
       encoder->encode(part.data<float>() + (row - begin) * cols, cols, to);
     });
   }
 }
 
 // For formats whose rows do not lie one after another: copies or encodes all of them in memory.
-void WeightWriter::write_whole(const ModelTensor& tensor, const StoredTensor& stored, bool as_is,
-                               const ProgressCallback& progress) {
+void WeightWriter::write_whole(const ModelTensor& tensor, const StoredTensor& stored, bool as_is) {
   const OwnedTensor out(memory_, Purpose::staging, DType::u8, {tensor.bytes()});
   const Storage storage{out.view(), tensor.spec.rows, tensor.spec.cols};
   as_is ? copy_storage(*ops_, stored, storage) : encode_whole(tensor, stored, storage);
-  writer_.write(tensor.spec, {out.view().data<uint8_t>(), static_cast<size_t>(tensor.bytes())});
-  progress(tensor.bytes());
+  put(tensor.spec, {out.view().data<uint8_t>(), static_cast<size_t>(tensor.bytes())});
 }
 
 void WeightWriter::encode_whole(const ModelTensor& tensor, const StoredTensor& stored,
@@ -338,8 +338,7 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
                                   weight.name, format->name()));
     }
     if (weight.is_vector() && choice.files == ModelFormat::gguf) format = &f32_format();
-    const bool by_rows = !format->for_linears_only();
-    if (!weight.is_vector() && by_rows && !holds_rows_of(*format, weight.cols)) {
+    if (!weight.is_vector() && !holds_rows_of(*format, weight.cols)) {
       const Format& wanted = *format;
       format = &for_width(wanted, weight.cols);
       ++odd_rows[fmt::format("{} elements: {} instead of {}, whose blocks do not divide them",
@@ -363,8 +362,8 @@ void write_weights(const Recipe& recipe, const ModelFiles& files,
   int64_t bytes = 0;
   for (const ModelTensor& tensor : tensors) bytes = checked_add(bytes, tensor.bytes());
   ProgressBar bar(std::cerr, style, "writing weights", bytes, "B");
-  WeightWriter weights(recipe, files, writer);
-  for (const ModelTensor& tensor : tensors) weights.write(tensor, bar.callback());
+  WeightWriter weights(recipe, files, writer, bar.callback());
+  for (const ModelTensor& tensor : tensors) weights.write(tensor);
   writer.close();
   bar.finish();
 }

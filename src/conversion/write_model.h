@@ -50,33 +50,31 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
 // Writes the weights of a model one at a time; write_weights() documents values and errors.
 class WeightWriter {
  public:
-  // All must outlive it.
-  WeightWriter(const Recipe& recipe, const ModelFiles& files, ModelWriter& writer);
+  // Files and writer must outlive it. `written` is told the bytes of each piece.
+  WeightWriter(const Recipe& recipe, const ModelFiles& files, ModelWriter& writer,
+               ProgressCallback written = {});
 
-  // Weights must come in the writer's order. `progress` is told the bytes written.
-  void write(const ModelTensor& tensor, const ProgressCallback& progress);
-  // The same for a weight that is encoded already, tensor.bytes() of its format.
-  void write_encoded(const ModelTensor& tensor, std::span<const uint8_t> storage,
-                     const ProgressCallback& progress);
+  // Weights must come in the writer's order.
+  void write(const ModelTensor& tensor);
+  // Writes a weight that is encoded already, tensor.bytes() of its format.
+  void write_encoded(const ModelTensor& tensor, std::span<const uint8_t> storage);
 
  private:
+  void put(const WeightSpec& weight, std::span<const uint8_t> bytes);
   template <class BytesOfRow>
-  void copy_rows(const ModelTensor& tensor, const ProgressCallback& progress,
-                 const BytesOfRow& bytes_of_row);
+  void copy_rows(const ModelTensor& tensor, const BytesOfRow& bytes_of_row);
   int64_t panel_step(const ModelTensor& tensor, int64_t heads) const;
   template <class Fill>
   void write_panel(const ModelTensor& tensor, int64_t heads, int64_t begin, int64_t end,
-                   const ProgressCallback& progress, const Fill& fill);
-  void copy(const ModelTensor& tensor, const StoredTensor& stored,
-            const ProgressCallback& progress);
-  void encode(const ModelTensor& tensor, const StoredTensor& stored,
-              const ProgressCallback& progress);
-  void write_whole(const ModelTensor& tensor, const StoredTensor& stored, bool as_is,
-                   const ProgressCallback& progress);
+                   const Fill& fill);
+  void copy(const ModelTensor& tensor, const StoredTensor& stored);
+  void encode(const ModelTensor& tensor, const StoredTensor& stored);
+  void write_whole(const ModelTensor& tensor, const StoredTensor& stored, bool as_is);
   void encode_whole(const ModelTensor& tensor, const StoredTensor& stored, const Storage& out);
 
   const ModelFiles& files_;
   ModelWriter& writer_;
+  ProgressCallback written_;
   int threads_;
   std::unique_ptr<Device> device_;
   Memory memory_;

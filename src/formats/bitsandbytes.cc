@@ -19,13 +19,13 @@ namespace {
 using nlohmann::json;
 using Bytes = std::span<const uint8_t>;
 
-constexpr std::string_view kNf4Weight = "";
+constexpr std::string_view kFourBitWeight = "";
 constexpr std::string_view kNf4State = ".quant_state.bitsandbytes__nf4";
 constexpr std::string_view kFp4State = ".quant_state.bitsandbytes__fp4";
-constexpr std::string_view kNf4Absmax = ".absmax";
-constexpr std::string_view kNf4Codebook = ".quant_map";
-constexpr std::string_view kNf4NestedAbsmax = ".nested_absmax";
-constexpr std::string_view kNf4NestedCodebook = ".nested_quant_map";
+constexpr std::string_view kFourBitAbsmax = ".absmax";
+constexpr std::string_view kFourBitCodebook = ".quant_map";
+constexpr std::string_view kFourBitNestedAbsmax = ".nested_absmax";
+constexpr std::string_view kFourBitNestedCodebook = ".nested_quant_map";
 
 // The differences between NF4 and FP4.
 struct FourBits {
@@ -36,10 +36,11 @@ struct FourBits {
   std::span<const float> (*values)();
 };
 constexpr FourBits kNf4 = {"nf4", kNf4State, nf4_format, nf4_double_format, nf4_values};
-constexpr FourBits kFp4 = {"fp4", kFp4State, fp4_format, fp4_double_format, bnb_fp4_values};
+constexpr FourBits kFp4 = {"fp4", kFp4State, bnb_fp4_format, bnb_fp4_double_format, bnb_fp4_values};
 
 constexpr std::array<std::string_view, 6> parts_of(const FourBits& kind) {
-  return {kNf4Weight, kind.state, kNf4Absmax, kNf4Codebook, kNf4NestedAbsmax, kNf4NestedCodebook};
+  return {kFourBitWeight,   kind.state,           kFourBitAbsmax,
+          kFourBitCodebook, kFourBitNestedAbsmax, kFourBitNestedCodebook};
 }
 constexpr std::array kNf4Parts = parts_of(kNf4);
 constexpr std::array kFp4Parts = parts_of(kFp4);
@@ -110,26 +111,27 @@ StoredTensor read_four_bits(const LayerTensors& tensors, const FourBits& kind) {
   if (out.shape.size() != 2 || !elements || *elements == 0) {
     fail(ErrorKind::model, "{}: shape {} is not that of a matrix", where, shape_text(out.shape));
   }
-  const bool is_double = tensors.find(kNf4NestedAbsmax) != nullptr;
+  const bool is_double = tensors.find(kFourBitNestedAbsmax) != nullptr;
   const Nf4Parts expected = nf4_parts(is_double, nullptr, out.shape[0], out.shape[1]);
   out.format = unowned(is_double ? kind.double_format() : kind.format());
-  expect_values(tensors, kNf4Codebook, kind.values(), 0);
+  expect_values(tensors, kFourBitCodebook, kind.values(), 0);
   // Codes may be declared with another dtype, but are bytes all the same.
-  out.bytes = tensors.get(kNf4Weight).bytes;
+  out.bytes = tensors.get(kFourBitWeight).bytes;
   if (static_cast<int64_t>(out.bytes.size()) != expected.codes.bytes()) {
-    fail(ErrorKind::model, "tensor {} has {} bytes where {} are expected", tensors.name(kNf4Weight),
-         out.bytes.size(), expected.codes.bytes());
+    fail(ErrorKind::model, "tensor {} has {} bytes where {} are expected",
+         tensors.name(kFourBitWeight), out.bytes.size(), expected.codes.bytes());
   }
   if (!is_double) {
-    out.extra_parts.push_back(scale_bytes(tensors, kNf4Absmax, expected.absmax.size()));
+    out.extra_parts.push_back(scale_bytes(tensors, kFourBitAbsmax, expected.absmax.size()));
     return out;
   }
-  out.extra_parts.push_back(vector_bytes(tensors, kNf4Absmax, "U8", expected.absmax.size()));
+  out.extra_parts.push_back(vector_bytes(tensors, kFourBitAbsmax, "U8", expected.absmax.size()));
   expect_integer(state, "nested_blocksize", kNf4NestedBlock);
   expect_text(state, "nested_dtype", "float32");
   // bitsandbytes computes this table, with last bits that differ from machine to machine.
-  expect_values(tensors, kNf4NestedCodebook, signed_dynamic_map().values, 4);
-  out.extra_parts.push_back(scale_bytes(tensors, kNf4NestedAbsmax, expected.nested_absmax.size()));
+  expect_values(tensors, kFourBitNestedCodebook, signed_dynamic_map().values, 4);
+  out.extra_parts.push_back(
+      scale_bytes(tensors, kFourBitNestedAbsmax, expected.nested_absmax.size()));
   const auto offset = static_cast<float>(state.number("nested_offset"));
   std::vector<uint8_t> made(sizeof offset);
   std::memcpy(made.data(), &offset, sizeof offset);
@@ -221,12 +223,12 @@ std::vector<TensorBytes> nf4_tensors(const std::string& name, const Format& form
                 {"blocksize", kNf4Block},
                 {"dtype", dtype},
                 {"shape", {storage.rows, storage.cols}}};
-  add(kNf4Weight, "U8", {parts.codes.size(), 1}, parts.codes.raw(), parts.codes.bytes());
-  add_part(kNf4Absmax, parts.absmax);
-  add(kNf4Codebook, "F32", {16}, nf4_values().data(), 16 * sizeof(float));
+  add(kFourBitWeight, "U8", {parts.codes.size(), 1}, parts.codes.raw(), parts.codes.bytes());
+  add_part(kFourBitAbsmax, parts.absmax);
+  add(kFourBitCodebook, "F32", {16}, nf4_values().data(), 16 * sizeof(float));
   if (is_double) {
-    add_part(kNf4NestedAbsmax, parts.nested_absmax);
-    add(kNf4NestedCodebook, "F32", {256}, signed_dynamic_map().values, 256 * sizeof(float));
+    add_part(kFourBitNestedAbsmax, parts.nested_absmax);
+    add(kFourBitNestedCodebook, "F32", {256}, signed_dynamic_map().values, 256 * sizeof(float));
     state["nested_blocksize"] = kNf4NestedBlock;
     state["nested_dtype"] = "float32";
     state["nested_offset"] = static_cast<double>(parts.offset.data<float>()[0]);

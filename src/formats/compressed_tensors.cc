@@ -112,9 +112,9 @@ struct CodePacking {
   int64_t bits = 0;  // of a code; 0: none that is supported
   bool is_whole = false;
 
-  int64_t in_word() const { return 32 / bits; }
+  int64_t in_word() const { return kWordBits / bits; }
   int64_t words(int64_t codes) const {
-    return is_whole ? ceil_div(codes, in_word()) : ceil_div(codes * bits, 32);
+    return is_whole ? ceil_div(codes, in_word()) : ceil_div(codes * bits, kWordBits);
   }
   // Code `index` of words that lie `stride` words apart.
   uint8_t code(const uint8_t* from, int64_t stride, int64_t index) const {
@@ -191,7 +191,7 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig& 
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t i = 0; i < count; ++i) {
         const int64_t k = columns.empty() ? first + i : columns[static_cast<size_t>(first + i)];
-        codes[(row - begin) * 32 + i] = packing.code(from + row * words * 4, 1, k);
+        codes[(row - begin) * kPackedChunk + i] = packing.code(from + row * words * 4, 1, k);
       }
     }
   };
@@ -234,7 +234,7 @@ StoredTensor read_bytes(const LayerTensors& tensors, const QuantizationConfig& c
                                                 int64_t count, uint8_t* to) {
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t i = 0; i < count; ++i) {
-        to[(row - begin) * 32 + i] = moved(from[row * cols + first + i]);
+        to[(row - begin) * kPackedChunk + i] = moved(from[row * cols + first + i]);
       }
     }
   };

@@ -22,8 +22,6 @@ constexpr std::string_view kExl2ScaleMax = ".q_scale_max";
 constexpr std::array kExl2Parts = {kExl2Codes,    kExl2Groups, kExl2Order,
                                    kExl2OldOrder, kExl2Scales, kExl2ScaleMax};
 
-constexpr int64_t kRowGrain = 32;  // rows are padded to a multiple of this
-
 // The column at each place of the stored order, given each column's place; empty: in order.
 std::vector<int32_t> stored_order(const std::vector<int32_t>& places, const std::string& name) {
   const auto count = static_cast<int32_t>(places.size());
@@ -55,9 +53,9 @@ std::vector<std::pair<int64_t, int64_t>> group_sizes(const std::vector<Group>& g
     const auto [bits, first] = groups[g];
     const int64_t end = g + 1 < groups.size() ? groups[g + 1].first_line : lines;
     const int64_t size =
-        g + 1 < groups.size() && bits > 0 ? (end - first) * 32 / bits : cols - columns;
+        g + 1 < groups.size() && bits > 0 ? (end - first) * kWordBits / bits : cols - columns;
     const bool fits = bits >= 2 && bits <= 8 && bits != 7 && end > first && size > 0 &&
-                      columns + size <= cols && ceil_div(size * bits, 32) == end - first;
+                      columns + size <= cols && ceil_div(size * bits, kWordBits) == end - first;
     if (!fits || (g == 0 && first != 0)) {
       fail(ErrorKind::model, "tensor {}: group {} of {} bits from line {} to {} does not fit", name,
            g, bits, first, end);
@@ -72,7 +70,7 @@ StoredTensor read_exl2(const LayerTensors& tensors, const QuantizationConfig&) {
   const SafetensorsEntry& codes = tensors.matrix(kExl2Codes, "I32");
   const SafetensorsEntry& order = tensors.get(kExl2Order, "I32");
   const SafetensorsEntry& table = tensors.get(kExl2Groups, "I16");
-  if (codes.shape[1] % kRowGrain != 0 || order.shape.size() != 1 || order.shape[0] < 1 ||
+  if (codes.shape[1] % kExl2PaddedRows != 0 || order.shape.size() != 1 || order.shape[0] < 1 ||
       order.shape[0] > INT32_MAX || table.shape.size() != 1 || table.shape[0] < 2 ||
       table.shape[0] % 2 != 0) {
     fail(ErrorKind::model, "tensor {} of shape {} is not a matrix of EXL2", codes.name,
@@ -91,7 +89,7 @@ StoredTensor read_exl2(const LayerTensors& tensors, const QuantizationConfig&) {
       .name = tensors.name(".weight"),
       .format = "exl2",
       .rows = rows,
-      .padding_rows = kRowGrain - 1,
+      .padding_rows = kExl2PaddedRows - 1,
       .layout = packed_layout(sizes, PackedScale::squared, PackedZero::middle, !columns.empty()),
       .columns = std::move(columns)};
   std::vector<int32_t> group_of_column;
@@ -106,7 +104,7 @@ StoredTensor read_exl2(const LayerTensors& tensors, const QuantizationConfig&) {
     const int64_t in_group = first - layout.groups[g].first;
     for (int64_t i = 0; i < chunk; ++i) {
       for (int64_t row = begin; row < end; ++row) {
-        to[(row - begin) * 32 + i] =
+        to[(row - begin) * kPackedChunk + i] =
             static_cast<uint8_t>(bits_at(of_group + row * 4, rows, in_group + i, groups[g].bits));
       }
     }

@@ -1,5 +1,5 @@
 // Weights as ExLlamaV2 writes them (EXL2): codes of 2 to 6 and 8 bits, mixed within a matrix. For a
-// layer X of `in` columns and `out` rows, padded to a multiple of 32:
+// layer X of `in` columns and `out` rows, padding included:
 //   X.q_weight     i32 [words, out]       for each group and row a little-endian stream of codes,
 //                                         whose words stand `out` apart
 //   X.q_groups     i16 [2 groups]         bits of a group, and its first line of q_weight
@@ -12,6 +12,8 @@
 #include "formats/quantised_layout.h"
 
 namespace jackscrew {
+
+inline constexpr int64_t kExl2PaddedRows = 32;  // rows are padded to a multiple of so many
 
 QuantisedLayout exl2_layout();
 

@@ -5,12 +5,12 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "formats/exl2.h"
 
 namespace jackscrew {
 
 namespace {
 
-constexpr int64_t kPaddedRows = 32;      // rows are padded to a multiple, as readers expect
 constexpr int64_t kColumnGrain = 32;     // codes of so many columns fill whole words for any bits
 constexpr int64_t kMostColumns = 65535;  // programs keep the order of columns in 16 bits
 constexpr int64_t kScaleBits = 4;
@@ -56,7 +56,7 @@ std::vector<SafetensorsSpec> exl2_specs(const WeightSpec& weight, const Exl2Grou
   check_exl2_shape(weight);
   const std::string layer = weight.path();
   const auto count = static_cast<int64_t>(groups.size());
-  const int64_t rows = round_up(weight.rows, kPaddedRows);
+  const int64_t rows = round_up(weight.rows, kExl2PaddedRows);
   return {{layer + ".q_weight", "I32", {lines_of(groups), rows}},
           {layer + ".q_groups", "I16", {2 * count}},
           {layer + ".q_invperm", "I32", {weight.cols}},

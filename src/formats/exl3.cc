@@ -9,6 +9,7 @@
 #include "base/half.h"
 #include "formats/shape.h"
 #include "quant/exl3.h"
+#include "quant/exl3.rows.h"
 
 namespace jackscrew {
 
@@ -39,8 +40,8 @@ Exl3Codebook codebook_of(const LayerTensors& tensors) {
       fail(ErrorKind::model, "tensor {} is not the number {:#x}", entry.name, expected);
     }
   };
-  if (mcg != nullptr) expect_factor(*mcg, 0xCBAC1FEDu);
-  if (mul1 != nullptr) expect_factor(*mul1, 0x83DCD12Du);
+  if (mcg != nullptr) expect_factor(*mcg, Exl3Mcg::kFactor);
+  if (mul1 != nullptr) expect_factor(*mul1, Exl3Mul1::kFactor);
   return mcg != nullptr    ? Exl3Codebook::mcg
          : mul1 != nullptr ? Exl3Codebook::mul1
                            : Exl3Codebook::plain;
@@ -86,7 +87,7 @@ StoredTensor read_exl3(const LayerTensors& tensors, const QuantizationConfig&) {
   out.shape = {shape[1] * kExl3TileSide, shape[0] * kExl3TileSide};
   out.format = make_exl3_format(
       {out.shape[0], out.shape[1], shape[2] / kExl3TileSide, codebook_of(tensors)});
-  out.padding_rows = 127;
+  out.padding_rows = kExl3Block - 1;
   std::vector<uint8_t> made = scales_of(tensors, kExl3Input, kExl3InputSigns, out.shape[1]);
   const size_t input = made.size();
   const auto output = scales_of(tensors, kExl3Output, kExl3OutputSigns, out.shape[0]);

@@ -29,13 +29,13 @@ constexpr uint64_t kMinValueBytes = 8 + 4 + 1;
 constexpr uint64_t kMinTensorBytes = 8 + 4 + 8 + 4 + 8;
 
 // A type of ggml: `elements` in a row take `bytes`.
-struct BlockFormat {
+struct GgmlType {
   const char* name;  // null: a number that ggml has retired
   int64_t elements;
   int64_t bytes;  // 0: the type is not read
 };
 // Indexed by ggml's type numbers.
-constexpr std::array<BlockFormat, 42> kTypes = {
+constexpr std::array<GgmlType, 42> kTypes = {
     {{"F32", 1, 4},        {"F16", 1, 2},       {"Q4_0", 32, 18},     {"Q4_1", 32, 20},
      {nullptr, 0, 0},      {nullptr, 0, 0},     {"Q5_0", 32, 22},     {"Q5_1", 32, 24},
      {"Q8_0", 32, 34},     {"Q8_1", 0, 0},      {"Q2_K", 256, 84},    {"Q3_K", 256, 110},
@@ -48,7 +48,8 @@ constexpr std::array<BlockFormat, 42> kTypes = {
      {nullptr, 0, 0},      {nullptr, 0, 0},     {nullptr, 0, 0},      {"MXFP4", 32, 17},
      {"NVFP4", 64, 36},    {"Q1_0", 0, 0}}};
 
-const BlockFormat* find_format(uint32_t type) {
+// Null for a type that is not read.
+const GgmlType* readable_type(uint32_t type) {
   return type < kTypes.size() && kTypes[type].bytes > 0 ? &kTypes[type] : nullptr;
 }
 
@@ -111,14 +112,14 @@ std::string ggml_type_name(uint32_t type) {
 
 std::optional<uint32_t> ggml_type(std::string_view format) {
   for (uint32_t type = 0; type < kTypes.size(); ++type) {
-    if (find_format(type) != nullptr && lower_case(kTypes[type].name) == format) return type;
+    if (readable_type(type) != nullptr && lower_case(kTypes[type].name) == format) return type;
   }
   return std::nullopt;
 }
 
 std::string readable_ggml_types() {
   std::string out;
-  for (const BlockFormat& type : kTypes) {
+  for (const GgmlType& type : kTypes) {
     if (type.bytes > 0) out += fmt::format("{}{}", out.empty() ? "" : ", ", type.name);
   }
   return out;
@@ -290,23 +291,22 @@ void GgufFile::place_tensors(uint64_t position) {
            tensor.offset, alignment);
     }
     tensor.offset = checked_add(tensor.offset, data);
-    const BlockFormat* format = find_format(tensor.type);
+    const GgmlType* type = readable_type(tensor.type);
     if (tensor.offset > file_bytes) {
       fail(ErrorKind::model, "{}: tensor {} begins past the end of the file", where_, tensor.name);
     }
-    if (format == nullptr) continue;
+    if (type == nullptr) continue;
     const std::optional<int64_t> elements = shape_elements(tensor.shape);
-    if (!elements || tensor.shape.back() % format->elements != 0) {
+    if (!elements || tensor.shape.back() % type->elements != 0) {
       fail(ErrorKind::model, "{}: tensor {} of shape {} cannot be stored as {}", where_,
            tensor.name, shape_text(tensor.shape), ggml_type_name(tensor.type));
     }
-    const std::optional<int64_t> bytes =
-        shape_elements({*elements / format->elements, format->bytes});
+    const std::optional<int64_t> bytes = shape_elements({*elements / type->elements, type->bytes});
     if (!bytes || *bytes > file_bytes - tensor.offset) {
       fail(ErrorKind::model, "{}: tensor {} {} {} reaches past the end of the file", where_,
            tensor.name, ggml_type_name(tensor.type), shape_text(tensor.shape));
     }
-    tensor.format = lower_case(format->name);
+    tensor.format = lower_case(type->name);
     tensor.bytes =
         file_.bytes().subspan(static_cast<size_t>(tensor.offset), static_cast<size_t>(*bytes));
     placed.push_back(&tensor);

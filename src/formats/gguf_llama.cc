@@ -1,5 +1,5 @@
-// Reads a model of the Llama family from a GGUF file: configuration, tokenizer, and tensors under
-// their Hugging Face names.
+#include "formats/gguf_llama.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,7 +11,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "formats/gguf.h"
 #include "formats/gguf_mixtures.h"
 #include "formats/gguf_names.h"
 #include "formats/shape.h"

@@ -1,4 +1,5 @@
-// Writes a model of the Llama family as a GGUF file; the counterpart of gguf_llama.cc.
+#include "formats/gguf_model_writer.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -168,11 +169,7 @@ std::vector<float> rope_factors_of(const ModelConfig& config) {
 GgufTensorSpec gguf_spec(const ModelTensor& tensor) {
   const std::optional<uint32_t> type = ggml_type(tensor.format->name());
   if (!type) no_place(fmt::format("{} in {}", tensor.spec.name, tensor.format->name()), "");
-  const WeightSpec& weight = tensor.spec;
-  return {gguf_name(weight), *type,
-          weight.is_vector() ? std::vector<int64_t>{weight.cols}
-                             : std::vector<int64_t>{weight.rows, weight.cols},
-          tensor.bytes()};
+  return {gguf_name(tensor.spec), *type, tensor.spec.shape(), tensor.bytes()};
 }
 
 // Everything in a file that precedes the weights' bytes.
@@ -225,31 +222,6 @@ class GgufModelWriter : public ModelWriter {
 };
 
 }  // namespace
-
-const GgufArchitecture& gguf_architecture(const Architecture& architecture) {
-  for (const GgufArchitecture& known : kGgufArchitectures) {
-    if (architecture.name == std::string_view(known.architecture)) return known;
-  }
-  return kGgufArchitectures[0];
-}
-
-std::string gguf_name(const WeightSpec& weight) {
-  for (const GgufName& pair : kGgufModelNames) {
-    if (weight.name == pair.hf) return pair.gguf;
-  }
-  const std::string prefix = fmt::format("model.layers.{}.", weight.layer);
-  for (const GgufName& pair : kGgufLayerNames) {
-    if (weight.name == prefix + pair.hf) return fmt::format("blk.{}.{}", weight.layer, pair.gguf);
-  }
-  no_place("tensor " + weight.name, "");
-}
-
-int64_t gguf_interleaved_heads(const ModelConfig& config, const WeightSpec& weight) {
-  const bool interleaves = gguf_architecture(*config.architecture).interleaved;
-  if (!interleaves || !weight.is_block_matrix()) return 0;
-  if (weight.module == "q_proj") return config.num_attention_heads;
-  return weight.module == "k_proj" ? config.num_key_value_heads : 0;
-}
 
 void check_gguf_config(const ModelConfig& config) {
   GgufMetadata unused;

@@ -59,7 +59,4 @@ std::string gguf_name(const WeightSpec& weight);
 // The number of heads in which a matrix' rows are interleaved; 0: they are in order.
 int64_t gguf_interleaved_heads(const ModelConfig& config, const WeightSpec& weight);
 
-// The divisor that Llama 3.1 applies to a rotary frequency; see RopeScaling.
-double llama3_factor(double frequency, const RopeScaling& scaling);
-
 }  // namespace jackscrew

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,7 +9,6 @@
 
 #include "base/file.h"
 #include "formats/gguf.h"
-#include "formats/model_writer.h"
 
 namespace jackscrew {
 
@@ -67,25 +65,5 @@ class GgufWriter {
   size_t current_ = 0;   // the tensor being written
   int64_t written_ = 0;  // its bytes so far
 };
-
-// A model of the Llama family as llama.cpp opens it.
-struct GgufModel {
-  ModelConfig config;
-  std::string name;                        // for display
-  GgufTokenizerMetadata tokenizer;         // without tokens: the file gets no tokenizer
-  std::optional<uint32_t> file_type = {};  // a mixture's; nullopt: of most of the bytes, if any
-};
-
-// Throws what the writer below does for a configuration that GGUF has no place for.
-void check_gguf_config(const ModelConfig& config);
-
-// Writes the configuration, the tokenizer (padded to the model's vocabulary with unused tokens)
-// and, weight by weight, `tensors`. Throws Error(model) naming what GGUF cannot hold: dynamic rope
-// scaling, YaRN with truncate=false, a window of some blocks only, a format without a ggml type.
-std::unique_ptr<ModelWriter> make_gguf_model_writer(const fs::path& path, const GgufModel& model,
-                                                    const std::vector<ModelTensor>& tensors);
-
-// The size of the file that such a writer writes. Throws as that does.
-int64_t gguf_model_bytes(const GgufModel& model, const std::vector<ModelTensor>& tensors);
 
 }  // namespace jackscrew

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "formats/json_text.h"
 #include "formats/scale_table.h"
 #include "formats/shape.h"
@@ -22,6 +23,7 @@ constexpr std::string_view kGptqScales = ".scales";
 constexpr std::string_view kGptqGroups = ".g_idx";
 constexpr std::array kGptqParts = {kGptqCodes, kGptqZeros, kGptqScales, kGptqGroups};
 
+constexpr int64_t kAwqBits = 4;
 // The nibble of a word that holds row n of eight: the inverse of AWQ's order 0 2 4 6 1 3 5 7.
 constexpr std::array<int64_t, 8> kAwqNibble = {0, 4, 1, 5, 2, 6, 3, 7};
 
@@ -81,22 +83,27 @@ std::vector<int32_t> group_of_columns(const LayerTensors& tensors, const JsonFie
   return out;
 }
 
+// How many columns the codes are of, whose bits run along them.
+int64_t gptq_columns(const SafetensorsEntry& codes, int64_t bits) {
+  const int64_t lines = codes.shape[0];
+  if (lines * kWordBits % bits != 0) {
+    fail(ErrorKind::model, "tensor {} has {} lines of words, which hold no whole number of {} bits",
+         codes.name, lines, bits);
+  }
+  return lines * kWordBits / bits;
+}
+
 StoredTensor read_gptq(const LayerTensors& tensors, const QuantizationConfig& config) {
   const JsonFields fields(*config.fields, config.where);
   const GptqSettings settings = gptq_settings(fields);
   const int64_t bits = settings.bits;
   const SafetensorsEntry& codes = tensors.matrix(kGptqCodes, "I32");
-  const int64_t lines = codes.shape[0];
   const int64_t rows = codes.shape[1];
-  if (lines * 32 % bits != 0) {
-    fail(ErrorKind::model, "tensor {} has {} lines of words, which hold no whole number of {} bits",
-         tensors.name(kGptqCodes), lines, bits);
-  }
-  const int64_t cols = lines * 32 / bits;
+  const int64_t cols = gptq_columns(codes, bits);
   const int64_t size = group_size(fields, "group_size", cols);
   const int64_t groups = ceil_div(cols, size);
   const ScaleTable scales = read_scales(tensors, groups, rows);
-  const int64_t zero_words = ceil_div(rows * bits, 32);
+  const int64_t zero_words = ceil_div(rows * bits, kWordBits);
   const SafetensorsEntry& zeros = tensors.get(kGptqZeros, "I32", {groups, zero_words});
   const std::vector<int32_t> group_of = group_of_columns(tensors, fields, cols, size);
   GroupOrder order = order_by_group(group_of, groups, tensors.name(kGptqGroups));
@@ -113,7 +120,8 @@ StoredTensor read_gptq(const LayerTensors& tensors, const QuantizationConfig& co
       const int64_t stored = first + i;
       const int64_t k = columns.empty() ? stored : columns[static_cast<size_t>(stored)];
       for (int64_t row = begin; row < end; ++row) {
-        to[(row - begin) * 32 + i] = static_cast<uint8_t>(bits_at(words + row * 4, rows, k, bits));
+        to[(row - begin) * kPackedChunk + i] =
+            static_cast<uint8_t>(bits_at(words + row * 4, rows, k, bits));
       }
     }
   };
@@ -131,17 +139,18 @@ StoredTensor read_gptq(const LayerTensors& tensors, const QuantizationConfig& co
   return out;
 }
 
+void check_awq_settings(const JsonFields& fields) {
+  const int64_t bits = fields.integer("bits", kAwqBits);
+  const std::string version = lower_case(fields.text("version", "gemm"));
+  if (bits == kAwqBits && version == "gemm") return;
+  throw Error(ErrorKind::model,
+              fmt::format("{}: AWQ in {} bits, version {}", fields.where(), bits, version),
+              "read is version gemm in 4 bits");
+}
+
 StoredTensor read_awq(const LayerTensors& tensors, const QuantizationConfig& config) {
   const JsonFields fields(*config.fields, config.where);
-  const int64_t bits = fields.integer("bits", 4);
-  std::string version = fields.text("version", "gemm");
-  std::transform(version.begin(), version.end(), version.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (bits != 4 || version != "gemm") {
-    throw Error(ErrorKind::model,
-                fmt::format("{}: AWQ in {} bits, version {}", config.where, bits, version),
-                "read is version gemm in 4 bits");
-  }
+  check_awq_settings(fields);
   const SafetensorsEntry& codes = tensors.matrix(kGptqCodes, "I32");
   const int64_t cols = codes.shape[0];
   const int64_t words_of_line = codes.shape[1];
@@ -153,7 +162,7 @@ StoredTensor read_awq(const LayerTensors& tensors, const QuantizationConfig& con
   PackedSource source{.name = tensors.name(".weight"),
                       .format = "awq_4bit",
                       .rows = rows,
-                      .layout = packed_layout(equal_groups(cols, size), bits, scales.type,
+                      .layout = packed_layout(equal_groups(cols, size), kAwqBits, scales.type,
                                               PackedZero::four_bits, false)};
   const auto nibble = [words_of_line](const uint8_t* words, int64_t line, int64_t row) {
     const int64_t at = (line * words_of_line + row / 8) * 8 +
@@ -164,7 +173,7 @@ StoredTensor read_awq(const LayerTensors& tensors, const QuantizationConfig& con
                                                  int64_t count, uint8_t* to) {
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t row = begin; row < end; ++row) {
-        to[(row - begin) * 32 + i] = nibble(words, first + i, row);
+        to[(row - begin) * kPackedChunk + i] = nibble(words, first + i, row);
       }
     }
   };

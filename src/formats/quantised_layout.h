@@ -53,7 +53,7 @@ class LayerTensors {
   const SafetensorsEntry& get(std::string_view suffix, std::string_view dtype) const;
   const SafetensorsEntry& get(std::string_view suffix, std::string_view dtype,
                               const std::vector<int64_t>& shape) const;
-  // The same, but for a matrix of any extents from 1 to those of an int32_t.
+  // A matrix of that dtype, of any extents from 1 to those of an int32_t. Throws likewise.
   const SafetensorsEntry& matrix(std::string_view suffix, std::string_view dtype) const;
 
   // Sets the bytes of a weight in the file: those of `codes`, then those of `others` that exist.

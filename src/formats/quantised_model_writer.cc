@@ -1,7 +1,5 @@
 #include "formats/quantised_model_writer.h"
 
-#include <utility>
-
 namespace jackscrew {
 
 namespace {
@@ -13,9 +11,7 @@ std::vector<SafetensorsSpec> specs_of_model(const std::vector<ModelTensor>& tens
     if (format == nullptr) {
       append_joined(coded(weight), specs);
     } else {
-      std::vector<int64_t> shape = {weight.rows, weight.cols};
-      if (weight.is_vector()) shape.erase(shape.begin());
-      specs.push_back({weight.name, safetensors_dtype(*format), std::move(shape)});
+      specs.push_back({weight.name, safetensors_dtype(*format), weight.shape()});
     }
   }
   return specs;

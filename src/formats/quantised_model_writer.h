@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "formats/model_writer.h"
 #include "formats/safetensors.h"
+#include "quant/packed_source.h"
 
 namespace jackscrew {
 
@@ -39,8 +40,6 @@ class QuantisedModelWriter : public ModelWriter {
 
 // The sum of the tensors' bytes.
 int64_t bytes_of(const std::vector<SafetensorsSpec>& specs);
-
-inline constexpr int64_t kWordBits = 32;
 
 // Writes number `index`, of `bits` bits, of the little-endian stream that begins at word `begin`
 // and whose words stand `stride` words apart; the inverse of bits_at(). The bits written to must be

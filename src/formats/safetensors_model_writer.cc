@@ -19,10 +19,7 @@ SafetensorsSpec safetensors_spec(const ModelTensor& tensor) {
     fail(ErrorKind::generic, "{} in {}, which safetensors has not", tensor.spec.name,
          tensor.format->name());
   }
-  SafetensorsSpec spec{tensor.spec.name, dtype, {}};
-  if (!tensor.spec.is_vector()) spec.shape.push_back(tensor.spec.rows);
-  spec.shape.push_back(tensor.spec.cols);
-  return spec;
+  return {tensor.spec.name, dtype, tensor.spec.shape()};
 }
 
 // The file's tensors for a weight in NF4.

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "base/philox.h"
+#include "base/inline.h"
 
 namespace jackscrew::JACKSCREW_ROW_TARGET {
 

@@ -38,7 +38,7 @@
 // with operands of row_operands.h: on GPUs it loads all before it stores anything, 16 bytes at a
 // time.
 //
-// Inside a kernel: no std:: templates and no helpers that are not force-inlined (base/philox.h says
+// Inside a kernel: no std:: templates and no helpers that are not force-inlined (base/inline.h says
 // why); on a GPU `team.each` ends with a barrier, so a later loop may read what an earlier one
 // wrote.
 #pragma once
@@ -46,7 +46,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/philox.h"
+#include "base/inline.h"
 
 namespace jackscrew {
 

@@ -8,6 +8,9 @@
 
 namespace jackscrew {
 
+// Bounds quotients whose divisor may be subnormal: times 0, infinity would be NaN.
+inline constexpr float kLargestFloat = 3.4028235e38f;
+
 JACKSCREW_ROW float row_min(float a, float b) {
   return a < b ? a : b;
 }

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/philox.h"
+#include "base/inline.h"
 
 namespace jackscrew {
 

@@ -26,7 +26,7 @@ struct ColumnTile {
 
 // The factor that brings numbers up to `largest` to codes up to `top`; finite for tiny ones too.
 JACKSCREW_ROW float code_factor(float largest, float top) {
-  return largest > 0.0f ? row_min(top / largest, 3.4028235e38f) : 0.0f;
+  return largest > 0.0f ? row_min(top / largest, kLargestFloat) : 0.0f;
 }
 
 // Clamps to [-top, top]. NaN becomes a code as well: the scale shows it.

@@ -22,7 +22,7 @@ struct AffineGrid {
   float zero;     // an integer
 
   JACKSCREW_ROW static AffineGrid of(float scale, float zero) {
-    return {scale, row_min(1.0f / scale, 3.4028235e38f), zero};
+    return {scale, row_min(1.0f / scale, kLargestFloat), zero};
   }
 
   // For values in [-bottom, top], where top and bottom are not negative, widened by `headroom` to
@@ -31,7 +31,7 @@ struct AffineGrid {
     const float most = static_cast<float>(kMost);
     const float range = headroom * (top + bottom);
     // Finite even where the range is 0 or subnormal.
-    const float inverse = row_min(most / range, 3.4028235e38f);
+    const float inverse = row_min(most / range, kLargestFloat);
     const float zero = round_to_integer(headroom * bottom * inverse);
     return {range / most, inverse, row_min(row_max(zero, 0.0f), most)};
   }

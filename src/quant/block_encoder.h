@@ -1,5 +1,5 @@
 // How a block of a file's format is encoded: its scales are fitted, then its codes are chosen one
-// by one. A Block is such a block while that happens:
+// by one. An Encoder does that for a single block:
 //   kColumns, kGroup        elements of a block, and of a group with a scale of its own
 //   kBytes                  of a block in files
 //   fit(g, x, weights)      finds the best scale of group g for x [kGroup]; weights [kGroup] are of
@@ -32,65 +32,73 @@ inline f16 unit_of(double extreme, double most) {
 }
 
 // Each element gets the nearest code.
-template <class Block>
+template <class Encoder>
 void encode_blocks(const float* x, int64_t cols, uint8_t* out) {
-  constexpr size_t kGroups = Block::kColumns / Block::kGroup;
-  for (const float* end = x + cols; x < end; x += Block::kColumns, out += Block::kBytes) {
-    Block block;
-    std::array<std::array<double, Block::kGroup>, kGroups> weights;
+  constexpr size_t kGroups = Encoder::kColumns / Encoder::kGroup;
+  for (const float* end = x + cols; x < end; x += Encoder::kColumns, out += Encoder::kBytes) {
+    Encoder encoder;
+    std::array<std::array<double, Encoder::kGroup>, kGroups> weights;
     for (size_t group = 0; group < kGroups; ++group) {
-      const float* of_group = x + group * Block::kGroup;
-      weights[group] = importance<Block::kGroup>(of_group);
-      block.fit(group, of_group, weights[group].data());
+      const float* of_group = x + group * Encoder::kGroup;
+      weights[group] = importance<Encoder::kGroup>(of_group);
+      encoder.fit(group, of_group, weights[group].data());
     }
-    block.set_scales();
-    std::array<uint32_t, Block::kColumns> codes;
+    encoder.set_scales();
+    std::array<uint32_t, Encoder::kColumns> codes;
     for (size_t group = 0; group < kGroups; ++group) {
-      block.settle(group, x + group * Block::kGroup, weights[group].data());
+      encoder.settle(group, x + group * Encoder::kGroup, weights[group].data());
     }
-    for (size_t i = 0; i < Block::kColumns; ++i) {
-      codes[i] = block.code(i, static_cast<double>(x[i]));
+    for (size_t i = 0; i < Encoder::kColumns; ++i) {
+      codes[i] = encoder.code(i, static_cast<double>(x[i]));
     }
-    block.write(codes, out);
+    encoder.write(codes, out);
   }
 }
 
 // See RoundBlock.
-template <class Block>
+template <class Encoder>
 void round_block(float* x, const int32_t* order, const double* weights,
                  const ElementRounded& rounded, uint8_t* out) {
-  Block block;
+  Encoder encoder;
   const auto fit = [&](size_t i) {
-    block.fit(static_cast<size_t>(order[i]) / Block::kGroup, x + i, weights + i);
+    encoder.fit(static_cast<size_t>(order[i]) / Encoder::kGroup, x + i, weights + i);
   };
-  for (size_t i = 0; i < Block::kColumns; i += Block::kGroup) fit(i);
-  block.set_scales();
-  std::array<uint32_t, Block::kColumns> codes;
-  for (size_t i = 0; i < Block::kColumns; ++i) {
+  for (size_t i = 0; i < Encoder::kColumns; i += Encoder::kGroup) fit(i);
+  encoder.set_scales();
+  std::array<uint32_t, Encoder::kColumns> codes;
+  for (size_t i = 0; i < Encoder::kColumns; ++i) {
     const auto element = static_cast<size_t>(order[i]);
-    if (i % Block::kGroup == 0) {
+    if (i % Encoder::kGroup == 0) {
       if (i > 0) fit(i);  // anew: the elements before have moved this group's
-      block.settle(element / Block::kGroup, x + i, weights + i);
+      encoder.settle(element / Encoder::kGroup, x + i, weights + i);
     }
-    codes[element] = block.code(element, static_cast<double>(x[i]));
-    rounded(static_cast<int64_t>(i), static_cast<float>(block.value(element, codes[element])));
+    codes[element] = encoder.code(element, static_cast<double>(x[i]));
+    rounded(static_cast<int64_t>(i), static_cast<float>(encoder.value(element, codes[element])));
   }
-  block.write(codes, out);
+  encoder.write(codes, out);
 }
 
-template <class Block>
+template <class Encoder>
 BlockRounding rounding_of(PlaceBlocks place = nullptr) {
-  return {round_block<Block>, Block::kColumns, Block::kBytes, place};
+  return {round_block<Encoder>, Encoder::kColumns, Encoder::kBytes, place};
 }
 
-template <class Block>
-RowEncoder block_encoder(const Format& format) {
-  return {&format, encode_blocks<Block>, rounding_of<Block>()};
+template <class Encoder>
+RowEncoder row_encoder_of(const Format& format) {
+  return {&format, encode_blocks<Encoder>, rounding_of<Encoder>()};
 }
 
 // Writes the bytes of a scale.
 inline void put_f16(f16 value, uint8_t* out) {
   std::memcpy(out, &value, sizeof value);
+}
+
+// Writes the low four bits of 32 codes as 16 bytes, of which byte i has elements i (low nibble) and
+// i + 16.
+inline void put_nibbles_of_halves(const uint32_t* codes, uint8_t* out) {
+  for (size_t i = 0; i < 16; ++i) {
+    out[i] = static_cast<uint8_t>((codes[i] & 15) | (codes[i + 16] & 15) << 4);
+  }
 }
 
 }  // namespace jackscrew

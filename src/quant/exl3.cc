@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "quant/exl3.rows.h"
-#include "quant/group_format.h"
+#include "quant/part_layout.h"
 
 namespace jackscrew {
 

@@ -69,15 +69,18 @@ void Format::encode(Ops&, const RowSource&, const Storage&, const Rounding&, Are
 
 std::span<const Format* const> all_formats() {
   static const std::vector<const Format*> kFormats = {
-      &f32_format(),           &bf16_format(),         &f16_format(),        &q8_0_format(),
-      &q4_0_format(),          &q4_1_format(),         &q5_0_format(),       &q5_1_format(),
-      &q2_k_format(),          &q3_k_format(),         &q4_k_format(),       &q5_k_format(),
-      &q6_k_format(),          &iq1_s_format(),        &iq1_m_format(),      &iq2_xxs_format(),
-      &iq2_xs_format(),        &iq2_s_format(),        &iq3_xxs_format(),    &iq3_s_format(),
-      &iq4_nl_format(),        &iq4_xs_format(),       &tq1_0_format(),      &tq2_0_format(),
-      &mxfp4_format(),         &nvfp4_format(),        &int8_format(),       &int8_row_format(),
-      &int8_affine_format(),   &int8_dynamic_format(), &nf4_format(),        &nf4_double_format(),
-      &int4_hadamard_format(), &fp4_format(),          &fp4_double_format(), &int8_absmax_format()};
+      &f32_format(),      &bf16_format(),           &f16_format(),
+      &q8_0_format(),     &q4_0_format(),           &q4_1_format(),
+      &q5_0_format(),     &q5_1_format(),           &q2_k_format(),
+      &q3_k_format(),     &q4_k_format(),           &q5_k_format(),
+      &q6_k_format(),     &iq1_s_format(),          &iq1_m_format(),
+      &iq2_xxs_format(),  &iq2_xs_format(),         &iq2_s_format(),
+      &iq3_xxs_format(),  &iq3_s_format(),          &iq4_nl_format(),
+      &iq4_xs_format(),   &tq1_0_format(),          &tq2_0_format(),
+      &mxfp4_format(),    &nvfp4_format(),          &int8_format(),
+      &int8_row_format(), &int8_affine_format(),    &int8_dynamic_format(),
+      &nf4_format(),      &nf4_double_format(),     &int4_hadamard_format(),
+      &bnb_fp4_format(),  &bnb_fp4_double_format(), &int8_absmax_format()};
   return kFormats;
 }
 

@@ -37,7 +37,7 @@ struct Int4Rows {
 
 // Returns rows [begin, end) of a matrix: f32 [end - begin, cols], contiguous, valid until the next
 // call. encode() asks for every row once, in order, in panels of encode_panel_rows(), the last of
-// which may be shorter; on the plan device it asks for the first panel only (quant/encoded_rows.h).
+// which may be shorter; on the plan device it asks for the first panel only.
 using RowSource = std::function<Tensor(int64_t begin, int64_t end)>;
 
 class Format {
@@ -106,12 +106,16 @@ int64_t panel_rows(int64_t cols, int64_t element_bytes, int64_t panel_bytes = kP
 // so that groups of the row-major flattening (of any power of two up to 256) end where a panel
 // ends.
 int64_t encode_panel_rows(int64_t cols);
-// Calls body(panel, first_row) for every panel of a matrix, as encode() does.
+// Calls body(panel, first_row) for every panel of a matrix, as encode() does; on the plan device,
+// where storage has no bytes, only for the first. No panel is larger, so the planned arenas are the
+// same, and the matrices of a large model have millions of panels.
 template <class Body>
 void for_encode_panels(const RowSource& source, const Storage& storage, const Body& body) {
   const int64_t step = encode_panel_rows(storage.cols);
-  for (int64_t begin = 0; begin < storage.rows; begin += step) {
-    body(source(begin, std::min(storage.rows, begin + step)), begin);
+  const bool is_planned = storage.bytes.raw() == nullptr;
+  const int64_t rows = is_planned ? std::min(storage.rows, step) : storage.rows;
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    body(source(begin, std::min(rows, begin + step)), begin);
   }
 }
 

@@ -2,29 +2,11 @@
 // store each kind of data (codes, scales) in a part of its own.
 #pragma once
 
-#include "quant/encoded_rows.h"
 #include "quant/format.h"
 #include "quant/group_row.h"
+#include "quant/part_layout.h"
 
 namespace jackscrew {
-
-// Places the parts of a matrix one after another, each at the next multiple of 64 bytes. With a
-// null base, as on the plan device, all parts are null and only bytes() counts.
-class PartLayout {
- public:
-  explicit PartLayout(void* base) : base_(static_cast<uint8_t*>(base)) {}
-  template <class Element>
-  Element* add(int64_t count) {
-    const int64_t at = round_up(bytes_, 64);
-    bytes_ = checked_add(at, checked_mul(count, sizeof(Element)));
-    return base_ == nullptr ? nullptr : reinterpret_cast<Element*>(base_ + at);
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  uint8_t* base_;
-  int64_t bytes_ = 0;
-};
 
 template <class Codec>
 struct GroupedMatrix {
@@ -43,7 +25,7 @@ inline int64_t group_count(const GroupLayout& layout, int64_t rows) {
 template <class Codec>
 void encode_groups(Ops& ops, const RowSource& source, const Storage& storage,
                    const GroupedMatrix<Codec>& matrix, const Rounding& rounding) {
-  for_encode_panels(source, encoded_rows(storage), [&](const Tensor& panel, int64_t first_row) {
+  for_encode_panels(source, storage, [&](const Tensor& panel, int64_t first_row) {
     ops.launch(EncodeGroups<Codec>{matrix.codec, matrix.layout, panel.data<float>(), first_row,
                                    panel.size(), rounding},
                group_count(matrix.layout, panel.rows()));

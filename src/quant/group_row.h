@@ -48,7 +48,7 @@ JACKSCREW_ROW void for_pieces(const GroupLayout& layout, int64_t row, int64_t be
     left = layout.group;
   }
 }
-// The same of a whole row.
+// Calls f for the pieces of a whole row.
 template <class F>
 JACKSCREW_ROW void for_pieces(const GroupLayout& layout, int64_t row, const F& f) {
   for_pieces(layout, row, 0, layout.cols, f);

@@ -44,7 +44,7 @@ JACKSCREW_ROW float orthonormal_factor(int64_t block) {
 // The factor that brings numbers of a transformed row to units of `step`; finite for tiny steps
 // too.
 JACKSCREW_ROW float inverse_step(float step, float shrink) {
-  return step > 0.0f ? row_min(shrink / step, 3.4028235e38f) : 0.0f;
+  return step > 0.0f ? row_min(shrink / step, kLargestFloat) : 0.0f;
 }
 
 // The step of sixteen even levels with the least error for a normal variable, in units of its

@@ -27,7 +27,7 @@ class Int4HadamardFormat : public GroupFormat<Int4HadamardCodec> {
     const Arena::Frame frame(scratch);
     const Tensor rotated =
         scratch.tensor(DType::f32, {std::min(storage.rows, encode_panel_rows(cols)), cols});
-    for_encode_panels(source, encoded_rows(storage), [&](const Tensor& panel, int64_t first_row) {
+    for_encode_panels(source, storage, [&](const Tensor& panel, int64_t first_row) {
       ops.launch(RotateToSteps{panel.data<float>(), rotated.data<float>(),
                                matrix.codec.row_scales + first_row, cols,
                                largest_hadamard_block(cols), rounding},

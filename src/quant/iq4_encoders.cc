@@ -57,14 +57,7 @@ double table_value(double scale, uint32_t code) {
   return scale * static_cast<double>(iq4_values()[code]);
 }
 
-// 16 bytes, of which byte i has elements i (low nibble) and i + 16.
-void put_nibbles(const uint32_t* codes, uint8_t* out) {
-  for (size_t i = 0; i < kIq4Group / 2; ++i) {
-    out[i] = static_cast<uint8_t>(codes[i] | codes[i + kIq4Group / 2] << 4);
-  }
-}
-
-struct Iq4NlBlock {
+struct Iq4NlEncoder {
   static constexpr size_t kColumns = kIq4Group, kGroup = kIq4Group, kBytes = 18;
 
   double exact;
@@ -78,11 +71,11 @@ struct Iq4NlBlock {
   double value(size_t, uint32_t code) const { return table_value(scale_of(), code); }
   void write(const std::array<uint32_t, kColumns>& codes, uint8_t* out) const {
     put_f16(scale, out);
-    put_nibbles(codes.data(), out + 2);
+    put_nibbles_of_halves(codes.data(), out + 2);
   }
 };
 
-struct Iq4XsBlock {
+struct Iq4XsEncoder {
   static constexpr size_t kColumns = 8 * kIq4Group, kGroup = kIq4Group, kBytes = 136;
 
   std::array<double, 8> exact;
@@ -111,7 +104,7 @@ struct Iq4XsBlock {
       const auto bits = static_cast<uint32_t>(scales[group] + 32);
       out[4 + group / 2] |= static_cast<uint8_t>((bits & 15) << group % 2 * 4);
       high |= bits >> 4 << 2 * group;
-      put_nibbles(codes.data() + kGroup * group, out + 8 + 16 * group);
+      put_nibbles_of_halves(codes.data() + kGroup * group, out + 8 + 16 * group);
     }
     out[2] = static_cast<uint8_t>(high);
     out[3] = static_cast<uint8_t>(high >> 8);
@@ -121,11 +114,11 @@ struct Iq4XsBlock {
 }  // namespace
 
 RowEncoder iq4_nl_encoder() {
-  return block_encoder<Iq4NlBlock>(iq4_nl_format());
+  return row_encoder_of<Iq4NlEncoder>(iq4_nl_format());
 }
 
 RowEncoder iq4_xs_encoder() {
-  return block_encoder<Iq4XsBlock>(iq4_xs_format());
+  return row_encoder_of<Iq4XsEncoder>(iq4_xs_format());
 }
 
 }  // namespace jackscrew

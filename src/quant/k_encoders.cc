@@ -62,7 +62,7 @@ SmallPair best_small_pair(const float* x, const double* weights, const ScaleAndM
 
 // Groups with scales and minima: x ~ super * scale * code - super_minimum * minimum.
 template <size_t Group, int Bits, int32_t MostSmall>
-struct PairedBlock {
+struct PairedEncoder {
   static constexpr size_t kColumns = kSuper, kGroup = Group;
   static constexpr size_t kGroups = kColumns / kGroup;
   static constexpr double kMost = (1 << Bits) - 1;
@@ -99,7 +99,7 @@ struct PairedBlock {
 // Signed integer scales, in [-half_scale, half_scale - 1], and one super-scale for 16 groups of 16:
 // x ~ super * scale * (code - half_code).
 template <int HalfCode, int HalfScale>
-struct SymmetricBlock {
+struct SymmetricEncoder {
   static constexpr size_t kColumns = kSuper, kGroup = 16;
   static constexpr size_t kGroups = kColumns / kGroup;
 
@@ -144,7 +144,7 @@ void pack_k_scales(const std::array<SmallPair, 8>& pairs, uint8_t* packed) {
 
 // Q4_K and Q5_K: 8 groups of 32; fifth bits come before the nibbles.
 template <int Bits>
-struct Q45KBlock : PairedBlock<32, Bits, 63> {
+struct Q45KEncoder : PairedEncoder<32, Bits, 63> {
   static constexpr size_t kBytes = Bits == 5 ? 176 : 144;
 
   void write(const std::array<uint32_t, kSuper>& codes, uint8_t* out) const {
@@ -163,7 +163,7 @@ struct Q45KBlock : PairedBlock<32, Bits, 63> {
   }
 };
 
-struct Q6KBlock : SymmetricBlock<32, 128> {
+struct Q6KEncoder : SymmetricEncoder<32, 128> {
   static constexpr size_t kBytes = 210;
 
   void write(const std::array<uint32_t, kSuper>& codes, uint8_t* out) const {
@@ -183,7 +183,7 @@ struct Q6KBlock : SymmetricBlock<32, 128> {
   }
 };
 
-struct Q3KBlock : SymmetricBlock<4, 32> {
+struct Q3KEncoder : SymmetricEncoder<4, 32> {
   static constexpr size_t kBytes = 110;
 
   void write(const std::array<uint32_t, kSuper>& codes, uint8_t* out) const {
@@ -203,7 +203,7 @@ struct Q3KBlock : SymmetricBlock<4, 32> {
   }
 };
 
-struct Q2KBlock : PairedBlock<16, 2, 15> {
+struct Q2KEncoder : PairedEncoder<16, 2, 15> {
   static constexpr size_t kBytes = 84;
 
   void write(const std::array<uint32_t, kSuper>& codes, uint8_t* out) const {
@@ -222,23 +222,23 @@ struct Q2KBlock : PairedBlock<16, 2, 15> {
 }  // namespace
 
 RowEncoder q2_k_encoder() {
-  return block_encoder<Q2KBlock>(q2_k_format());
+  return row_encoder_of<Q2KEncoder>(q2_k_format());
 }
 
 RowEncoder q3_k_encoder() {
-  return block_encoder<Q3KBlock>(q3_k_format());
+  return row_encoder_of<Q3KEncoder>(q3_k_format());
 }
 
 RowEncoder q4_k_encoder() {
-  return block_encoder<Q45KBlock<4>>(q4_k_format());
+  return row_encoder_of<Q45KEncoder<4>>(q4_k_format());
 }
 
 RowEncoder q5_k_encoder() {
-  return block_encoder<Q45KBlock<5>>(q5_k_format());
+  return row_encoder_of<Q45KEncoder<5>>(q5_k_format());
 }
 
 RowEncoder q6_k_encoder() {
-  return block_encoder<Q6KBlock>(q6_k_format());
+  return row_encoder_of<Q6KEncoder>(q6_k_format());
 }
 
 }  // namespace jackscrew

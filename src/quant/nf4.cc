@@ -9,7 +9,7 @@ namespace jackscrew {
 namespace {
 
 // As published; the thresholds are the midpoints.
-constexpr Nf4Codebook kNf4Codebook = {
+constexpr FourBitCodebook kNf4Codebook = {
     {-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
      -0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f,
      0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
@@ -20,14 +20,14 @@ constexpr Nf4Codebook kNf4Codebook = {
      0.5016634166240692f, 0.6427869200706482f, 0.8614784181118011f}};
 
 // Twelfths, the sign in the highest bit. Nothing is encoded with it, so there are no thresholds.
-constexpr Nf4Codebook kFp4Codebook = {
+constexpr FourBitCodebook kBnbFp4Codebook = {
     {0.0f, 0.0625f / 12, 8.0f / 12, 1.0f, 4.0f / 12, 6.0f / 12, 2.0f / 12, 3.0f / 12, 0.0f,
      -0.0625f / 12, -8.0f / 12, -1.0f, -4.0f / 12, -6.0f / 12, -2.0f / 12, -3.0f / 12},
     {}};
 
 static_assert(Nf4Codec::kNestedBlock == kNf4NestedBlock);
 
-GroupedMatrix<Nf4Codec> place_codes(const Nf4Codebook& codebook, bool nested, void* base,
+GroupedMatrix<Nf4Codec> place_codes(const FourBitCodebook& codebook, bool nested, void* base,
                                     int64_t rows, int64_t cols) {
   const Nf4Parts parts = nf4_parts(nested, base, rows, cols);
   Nf4Codec codec{};
@@ -75,13 +75,13 @@ class Nf4Format : public GroupFormat<Nf4Codec> {
   bool nested_;
 };
 
-class Fp4Format : public ReadGroupFormat<Nf4Codec> {
+class BnbFp4Format : public ReadGroupFormat<Nf4Codec> {
  public:
-  Fp4Format(const char* name, bool nested) : ReadGroupFormat(name), nested_(nested) {}
+  BnbFp4Format(const char* name, bool nested) : ReadGroupFormat(name), nested_(nested) {}
 
  private:
   GroupedMatrix<Nf4Codec> place(void* base, int64_t rows, int64_t cols) const override {
-    return place_codes(kFp4Codebook, nested_, base, rows, cols);
+    return place_codes(kBnbFp4Codebook, nested_, base, rows, cols);
   }
 
   bool nested_;
@@ -99,13 +99,13 @@ const Format& nf4_double_format() {
   return kFormat;
 }
 
-const Format& fp4_format() {
-  static const Fp4Format kFormat("fp4", false);
+const Format& bnb_fp4_format() {
+  static const BnbFp4Format kFormat("fp4", false);
   return kFormat;
 }
 
-const Format& fp4_double_format() {
-  static const Fp4Format kFormat("fp4_double", true);
+const Format& bnb_fp4_double_format() {
+  static const BnbFp4Format kFormat("fp4_double", true);
   return kFormat;
 }
 
@@ -114,17 +114,13 @@ Nf4Parts nf4_parts(bool is_double, void* base, int64_t rows, int64_t cols) {
   const int64_t blocks = ceil_div(elements, kNf4Block);
   PartLayout parts(base);
   Nf4Parts out{};
-  const auto take = [&](auto element, int64_t count) {
-    using Element = decltype(element);
-    return Tensor(parts.add<Element>(count), DTypeOf<Element>::value, {count});
-  };
-  out.codes = take(uint8_t{}, ceil_div(elements, 2));
+  out.codes = parts.tensor<uint8_t>(ceil_div(elements, 2));
   if (is_double) {
-    out.absmax = take(uint8_t{}, blocks);
-    out.nested_absmax = take(float{}, ceil_div(blocks, kNf4NestedBlock));
-    out.offset = take(float{}, 1);
+    out.absmax = parts.tensor<uint8_t>(blocks);
+    out.nested_absmax = parts.tensor<float>(ceil_div(blocks, kNf4NestedBlock));
+    out.offset = parts.tensor<float>(1);
   } else {
-    out.absmax = take(float{}, blocks);
+    out.absmax = parts.tensor<float>(blocks);
   }
   out.bytes = parts.bytes();
   return out;
@@ -135,7 +131,7 @@ std::span<const float> nf4_values() {
 }
 
 std::span<const float> bnb_fp4_values() {
-  return kFp4Codebook.values;
+  return kBnbFp4Codebook.values;
 }
 
 }  // namespace jackscrew

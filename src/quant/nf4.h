@@ -18,8 +18,8 @@ namespace jackscrew {
 const Format& nf4_format();
 const Format& nf4_double_format();
 
-const Format& fp4_format();
-const Format& fp4_double_format();
+const Format& bnb_fp4_format();
+const Format& bnb_fp4_double_format();
 
 std::span<const float> nf4_values();      // [16], ascending
 std::span<const float> bnb_fp4_values();  // [16], positive ones first

@@ -9,21 +9,21 @@
 
 namespace jackscrew {
 
-// A kernel holds it among its arguments, as a DynamicMap.
-struct Nf4Codebook {
-  float values[16];      // ascending, from -1 to 1
-  float thresholds[15];  // between them
+// The numbers that codes stand for. A kernel holds it among its arguments, as a DynamicMap.
+struct FourBitCodebook {
+  float values[16];      // from -1 to 1; those of NF4 ascend
+  float thresholds[15];  // between them, for encoding
 };
 
 // The value nearest to x.
-JACKSCREW_ROW int32_t nf4_code(const Nf4Codebook& codebook, float x) {
+JACKSCREW_ROW int32_t nf4_code(const FourBitCodebook& codebook, float x) {
   int32_t code = 0;
   for (int32_t i = 0; i < 15; ++i) code += x > codebook.thresholds[i] ? 1 : 0;
   return code;
 }
 
 // One of the two values around x, chosen by `uniform` of [0, 1) so that x is what is expected.
-JACKSCREW_ROW int32_t nf4_code(const Nf4Codebook& codebook, float x, float uniform) {
+JACKSCREW_ROW int32_t nf4_code(const FourBitCodebook& codebook, float x, float uniform) {
   int32_t below = 0;
   for (int32_t i = 1; i < 15; ++i) below += x >= codebook.values[i] ? 1 : 0;
   const float gap = codebook.values[below + 1] - codebook.values[below];
@@ -34,7 +34,7 @@ struct Nf4Codec {
   static constexpr int64_t kNestedBlock = 256;  // absmax that are coded together
   static constexpr int32_t kZero = 7;           // the code of 0
 
-  Nf4Codebook codebook;
+  FourBitCodebook codebook;
   uint8_t* codes;  // [ceil(elements / 2)]
   float* absmax;   // [blocks]; null: as follows
   DynamicMap map;
@@ -108,7 +108,7 @@ struct Nf4Codec {
                             const float* from, const GroupRounding& rounding) const {
     const float largest = largest_magnitude(team, from, count);
     team.once([&] { absmax[group] = largest; });
-    const float inverse = largest > 0.0f ? row_min(1.0f / largest, 3.4028235e38f) : 0.0f;
+    const float inverse = largest > 0.0f ? row_min(1.0f / largest, kLargestFloat) : 0.0f;
     put_nibbles(team, rounding, element, count, codes, kZero, [&](int64_t i, auto... uniform) {
       return nf4_code(codebook, from[i] * inverse, uniform...);
     });

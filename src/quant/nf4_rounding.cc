@@ -23,7 +23,7 @@ size_t nearest_number(double x) {
   return code;
 }
 
-struct Nf4Block {
+struct Nf4Encoder {
   static constexpr size_t kColumns = kNf4Block, kGroup = kNf4Block;
   static constexpr size_t kBytes = kColumns / 2 + sizeof(float);  // codes, absmax
 
@@ -69,12 +69,12 @@ struct Nf4Block {
 };
 
 void place_nf4(std::span<const uint8_t> blocks, const Storage& storage) {
-  constexpr size_t kCodes = Nf4Block::kColumns / 2;
+  constexpr size_t kCodes = Nf4Encoder::kColumns / 2;
   const Nf4Parts parts =
       nf4_parts(false, storage.bytes.data<uint8_t>(), storage.rows, storage.cols);
   auto* codes = parts.codes.data<uint8_t>();
   auto* absmax = parts.absmax.data<float>();
-  for (; !blocks.empty(); blocks = blocks.subspan(Nf4Block::kBytes)) {
+  for (; !blocks.empty(); blocks = blocks.subspan(Nf4Encoder::kBytes)) {
     std::memcpy(codes, blocks.data(), kCodes);
     std::memcpy(absmax, blocks.data() + kCodes, sizeof *absmax);
     codes += kCodes;
@@ -85,7 +85,7 @@ void place_nf4(std::span<const uint8_t> blocks, const Storage& storage) {
 }  // namespace
 
 BlockRounding nf4_rounding() {
-  return rounding_of<Nf4Block>(place_nf4);
+  return rounding_of<Nf4Encoder>(place_nf4);
 }
 
 }  // namespace jackscrew

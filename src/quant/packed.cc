@@ -4,8 +4,8 @@
 #include <cstring>
 #include <limits>
 
-#include "quant/group_format.h"
 #include "quant/packed.rows.h"
+#include "quant/part_layout.h"
 
 namespace jackscrew {
 
@@ -153,8 +153,7 @@ PackedParts packed_parts(const PackedLayout& layout, void* base, int64_t rows) {
   PartLayout parts(base);
   PackedParts out{};
   const auto take = [&](bool present, int64_t bytes) {
-    return present ? Tensor(parts.add<uint8_t>(bytes), DType::u8, {bytes})
-                   : Tensor(nullptr, DType::u8, {0});
+    return present ? parts.tensor<uint8_t>(bytes) : Tensor(nullptr, DType::u8, {0});
   };
   const bool squared = layout.scale == PackedScale::squared;
   const int64_t in_nibbles = ceil_div(groups, 2);

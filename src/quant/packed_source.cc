@@ -10,18 +10,19 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/parallel.h"
+#include "quant/part_layout.h"
 
 namespace jackscrew {
 
 namespace {
 
-// Passes parts to the sink, each padded to begin at the next multiple of 64 bytes.
+// Passes parts to the sink, each padded to begin at the next multiple of kPartAlignment.
 class PartWriter {
  public:
   explicit PartWriter(const StorageSink& sink) : sink_(sink) {}
 
   void begin_part() {
-    constexpr std::array<uint8_t, 64> kNothing = {};
+    constexpr std::array<uint8_t, kPartAlignment> kNothing = {};
     const size_t over = written_ % kNothing.size();
     if (over != 0) write({kNothing.data(), kNothing.size() - over});
   }
@@ -59,8 +60,8 @@ void check_scale(const PackedSource& source, float scale, int64_t bits, int64_t 
        scale);
 }
 
-// Two to a byte, the even one in the low half.
-void put_nibbles(const std::vector<uint8_t>& values, uint8_t* to) {
+// Two to a byte.
+void put_nibbles_low_first(const std::vector<uint8_t>& values, uint8_t* to) {
   for (size_t i = 0; i < values.size(); i += 2) {
     const int high = i + 1 < values.size() ? values[i + 1] & 15 : 0;
     to[i / 2] = static_cast<uint8_t>((values[i] & 15) | high << 4);
@@ -121,7 +122,7 @@ void write_scales(const PackedSource& source, int64_t rows, PartWriter& writer) 
     std::vector<uint8_t> codes(groups);
     write_rows(writer, rows, static_cast<int64_t>((groups + 1) / 2), [&](int64_t row, uint8_t* to) {
       source.scales(row, codes.data());
-      put_nibbles(codes, to);
+      put_nibbles_low_first(codes, to);
     });
     writer.write_part(source.scale_max);
     return;
@@ -143,7 +144,7 @@ void write_zeros(const PackedSource& source, int64_t rows, PartWriter& writer) {
     std::vector<uint8_t> zeros(groups);
     write_rows(writer, rows, static_cast<int64_t>((groups + 1) / 2), [&](int64_t row, uint8_t* to) {
       source.zeros(row, zeros.data());
-      put_nibbles(zeros, to);
+      put_nibbles_low_first(zeros, to);
     });
   }
 }
@@ -181,10 +182,10 @@ uint32_t bits_at(const uint8_t* words, int64_t stride, int64_t index, int64_t bi
     std::memcpy(&value, words + at * stride * 4, sizeof value);
     return value;
   };
-  const int64_t first = bit / 32;
-  const int64_t shift = bit % 32;
+  const int64_t first = bit / kWordBits;
+  const int64_t shift = bit % kWordBits;
   uint64_t both = word(first);
-  if (shift + bits > 32) both |= static_cast<uint64_t>(word(first + 1)) << 32;
+  if (shift + bits > kWordBits) both |= static_cast<uint64_t>(word(first + 1)) << kWordBits;
   return static_cast<uint32_t>(both >> shift) & ((1u << bits) - 1u);
 }
 

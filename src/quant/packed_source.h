@@ -21,7 +21,7 @@ struct PackedSource {
   // The column of the matrix that each stored column is; empty: in order.
   std::vector<int32_t> columns = {};
   // Writes the codes of rows [begin, end) and stored columns [first, first + count), at most 32 and
-  // all of one group, to u8 [end - begin, 32]. Several threads call it at once.
+  // all of one group, to u8 [end - begin, kPackedChunk]. Several threads call it at once.
   std::function<void(int64_t begin, int64_t end, int64_t first, int64_t count, uint8_t* codes)>
       codes = {};
   // Writes the scales of a row, one for each group, in the type of layout.scale; if squared, as u8
@@ -39,8 +39,10 @@ StoredTensor packed_tensor(PackedSource source);
 // Scale `index` of scales in any type but `squared`, which need not be aligned.
 float scale_at(PackedScale type, const uint8_t* scales, size_t index);
 
-// Returns number `index` of a stream of numbers of `bits` bits, the lowest bits first, in
-// little-endian 32-bit words that lie `stride` words apart.
+// Quantised files keep codes in little-endian words of so many bits.
+inline constexpr int64_t kWordBits = 32;
+// Returns number `index` of a stream of numbers of `bits` bits, the lowest bits first, in such
+// words that lie `stride` words apart.
 uint32_t bits_at(const uint8_t* words, int64_t stride, int64_t index, int64_t bits);
 
 // The stored order of columns, with those of a group together and ascending, and the sizes of the

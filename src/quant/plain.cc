@@ -1,7 +1,6 @@
 #include "quant/plain.h"
 
 #include "base/half.h"
-#include "quant/encoded_rows.h"
 #include "quant/plain.rows.h"
 
 namespace jackscrew {
@@ -46,7 +45,7 @@ class PlainFormat : public Format {
 
   void encode(Ops& ops, const RowSource& source, const Storage& storage, const Rounding& rounding,
               Arena&) const override {
-    for_encode_panels(source, encoded_rows(storage), [&](const Tensor& panel, int64_t first_row) {
+    for_encode_panels(source, storage, [&](const Tensor& panel, int64_t first_row) {
       ops.launch(RoundRows<Element>{panel.data<float>(), element(storage, first_row), storage.cols,
                                     first_row, rounding},
                  panel.rows());

@@ -46,8 +46,7 @@ void encode_q8_0(const float* x, int64_t cols, uint8_t* out) {
   }
 }
 
-// Writes the 4- or 5-bit codes of a block: fifth bits, if any, then nibbles, of which byte i has
-// elements i and i + 16.
+// Writes the 4- or 5-bit codes of a block: fifth bits, if any, then nibbles.
 uint8_t* put_codes(const std::array<uint32_t, kBlock>& codes, int bits, uint8_t* out) {
   uint32_t fifths = 0;
   for (size_t i = 0; i < codes.size(); ++i) {
@@ -57,10 +56,8 @@ uint8_t* put_codes(const std::array<uint32_t, kBlock>& codes, int bits, uint8_t*
     std::memcpy(out, &fifths, sizeof fifths);
     out += sizeof fifths;
   }
-  for (size_t i = 0; i < kBlock / 2; ++i) {
-    *out++ = static_cast<uint8_t>((codes[i] & 15) | (codes[i + kBlock / 2] & 15) << 4);
-  }
-  return out;
+  put_nibbles_of_halves(codes.data(), out);
+  return out + kBlock / 2;
 }
 
 // scale * (q - 2^(Bits - 1)): the element furthest from 0 gets code 0, at the end that has one code
@@ -97,7 +94,7 @@ void encode_asymmetric(const float* x, int64_t cols, uint8_t* out) {
 }
 
 // The blocks of these formats as quantize rounds them: their scales are those with the least error.
-struct Q80Block {
+struct Q80Encoder {
   static constexpr size_t kColumns = kBlock, kGroup = kBlock, kBytes = 34;
   static constexpr double kMost = 127.0;  // some programs negate codes: -128 would overflow
 
@@ -125,7 +122,7 @@ struct Q80Block {
 };
 
 template <int Bits>
-struct SymmetricNibbles {
+struct SymmetricNibblesEncoder {
   static constexpr size_t kColumns = kBlock, kGroup = kBlock;
   static constexpr size_t kBytes = 2 + Bits * kBlock / 8;
   static constexpr int kMiddle = 1 << (Bits - 1);
@@ -154,7 +151,7 @@ struct SymmetricNibbles {
 };
 
 template <int Bits>
-struct AsymmetricNibbles {
+struct AsymmetricNibblesEncoder {
   static constexpr size_t kColumns = kBlock, kGroup = kBlock;
   static constexpr size_t kBytes = 4 + Bits * kBlock / 8;
   static constexpr double kMost = (1 << Bits) - 1;
@@ -185,9 +182,9 @@ struct AsymmetricNibbles {
   }
 };
 
-template <class Block>
+template <class Encoder>
 RowEncoder reference_encoder(const Format& format, EncodeRow encode) {
-  return {&format, encode, rounding_of<Block>()};
+  return {&format, encode, rounding_of<Encoder>()};
 }
 
 }  // namespace
@@ -197,11 +194,11 @@ std::span<const RowEncoder> row_encoders() {
       {{&f32_format(), encode_plain<float>},
        {&bf16_format(), encode_plain<bf16>},
        {&f16_format(), encode_plain<f16>},
-       reference_encoder<Q80Block>(q8_0_format(), encode_q8_0),
-       reference_encoder<SymmetricNibbles<4>>(q4_0_format(), encode_symmetric<4>),
-       reference_encoder<AsymmetricNibbles<4>>(q4_1_format(), encode_asymmetric<4>),
-       reference_encoder<SymmetricNibbles<5>>(q5_0_format(), encode_symmetric<5>),
-       reference_encoder<AsymmetricNibbles<5>>(q5_1_format(), encode_asymmetric<5>),
+       reference_encoder<Q80Encoder>(q8_0_format(), encode_q8_0),
+       reference_encoder<SymmetricNibblesEncoder<4>>(q4_0_format(), encode_symmetric<4>),
+       reference_encoder<AsymmetricNibblesEncoder<4>>(q4_1_format(), encode_asymmetric<4>),
+       reference_encoder<SymmetricNibblesEncoder<5>>(q5_0_format(), encode_symmetric<5>),
+       reference_encoder<AsymmetricNibblesEncoder<5>>(q5_1_format(), encode_asymmetric<5>),
        q2_k_encoder(),
        q3_k_encoder(),
        q4_k_encoder(),

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
+#include "quant/part_layout.h"
+
 namespace jackscrew {
 
 namespace {
-
-// Alignment of the parts of a storage that files keep in several tensors.
-constexpr int64_t kPartAlignment = 64;
 
 // File bytes are only read by copies; const is given up because a Tensor may be a target too.
 Tensor file_tensor(std::span<const uint8_t> bytes) {
@@ -44,7 +43,7 @@ void copy_computed(Ops& ops, const StoredTensor& stored, int64_t begin, int64_t 
 }
 
 bool has_shape_of(const WeightSpec& weight, const StoredTensor& stored) {
-  if (weight.is_vector()) return stored.shape == std::vector<int64_t>{weight.cols};
+  if (weight.is_vector()) return stored.shape == weight.shape();
   return stored.shape.size() == 2 && stored.shape[1] == weight.cols &&
          stored.shape[0] >= weight.rows && stored.shape[0] <= weight.rows + stored.padding_rows;
 }
@@ -53,10 +52,8 @@ bool has_shape_of(const WeightSpec& weight, const StoredTensor& stored) {
 
 void check_stored(const WeightSpec& weight, const StoredTensor& stored) {
   if (!has_shape_of(weight, stored)) {
-    const std::string wanted = weight.is_vector() ? fmt::format("{}", weight.cols)
-                                                  : fmt::format("{}, {}", weight.rows, weight.cols);
     fail(ErrorKind::model, "tensor {} has shape [{}], the configuration asks for [{}]", weight.name,
-         fmt::join(stored.shape, ", "), wanted);
+         fmt::join(stored.shape, ", "), fmt::join(weight.shape(), ", "));
   }
   // Readers that transcode have checked the sizes of their parts; what is computed has no bytes.
   if (stored.transcode || stored.computed) return;

@@ -26,7 +26,7 @@ struct StoredTensor {
   // interleaved_row(r).
   int64_t interleaved_heads = 0;
   // Further parts, of formats that files keep in several tensors: in the format's storage each
-  // begins at the next multiple of 64.
+  // begins at the next multiple of kPartAlignment (part_layout.h).
   std::vector<std::span<const uint8_t>> extra_parts = {};
   // Set if the file keeps the same information in another order: writes the storage of the first
   // `rows` rows, in the order of the format, to the sink, on `threads` threads. It needs a few

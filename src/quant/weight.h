@@ -37,7 +37,7 @@ class Weight {
 
   // The storage itself, where it is signed bytes with one scale per row; else empty tensors.
   Int8Rows as_int8_rows() const;
-  // The same of 4-bit codes of transformed rows; else nothing.
+  // The storage itself, where it is 4-bit codes of transformed rows; else nothing.
   Int4Rows as_int4_rows() const;
 
   // Rows [begin, end) as f32 or bf16.

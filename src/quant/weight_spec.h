@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace jackscrew {
 
@@ -22,6 +23,10 @@ struct WeightSpec {
   bool begins_from_data = false;  // see Product::add_parameter_start
 
   int64_t size() const { return rows * cols; }
+  // As files declare it.
+  std::vector<int64_t> shape() const {
+    return is_vector() ? std::vector{cols} : std::vector{rows, cols};
+  }
   // The name of its module: "model.layers.0.mlp.up_proj" for "model.layers.0.mlp.up_proj.weight".
   std::string path() const { return name.substr(0, name.rfind('.')); }
   // Vectors are short, exact, and f32 whatever the storage of the rest.

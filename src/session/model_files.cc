@@ -10,7 +10,7 @@
 #include "base/shell_word.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
-#include "formats/gguf.h"
+#include "formats/gguf_llama.h"
 #include "formats/hf_config.h"
 #include "formats/peft.h"
 #include "formats/safetensors.h"

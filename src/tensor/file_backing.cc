@@ -156,8 +156,4 @@ void FileBacking::remove_excess() {
   }
 }
 
-std::unique_ptr<Backing> make_file_backing(fs::path directory) {
-  return std::make_unique<FileBacking>(directory);
-}
-
 }  // namespace jackscrew

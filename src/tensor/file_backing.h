@@ -1,4 +1,5 @@
-// Memory in files: each piece is a mapped file of its own in one directory.
+// Memory in files: each piece is a mapped file of its own in one directory. Its pages need no
+// memory while nobody accesses them.
 #pragma once
 
 #include <map>
@@ -14,7 +15,8 @@ namespace jackscrew {
 // name (in a checkpoint) keeps its bytes when its piece is released.
 class FileBacking : public Backing {
  public:
-  // Makes the directory anew, without what was in it. Throws Error(generic) if that fails.
+  // Makes the directory anew, without what was in it; it is removed with the backing. Throws
+  // Error(generic) if that fails.
   explicit FileBacking(const fs::path& directory);
   ~FileBacking() override;
 

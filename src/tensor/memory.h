@@ -56,10 +56,6 @@ class Backing {
 
 // Zeroed anonymous pages, 2 MiB-aligned and offered as huge pages when large.
 std::unique_ptr<Backing> make_host_backing();
-// Each piece is a mapped file of its own in `directory`: its pages need no memory while nobody
-// accesses them. The directory is made anew, and removed with the backing. Throws Error(generic)
-// when the disk has no room: the bytes are reserved when they are acquired.
-std::unique_ptr<Backing> make_file_backing(fs::path directory);
 // No bytes at all: every address is null. The plan device books through it. `file` is what
 // file_of() returns, for backings that stand for files.
 std::unique_ptr<Backing> make_plan_backing(fs::path file = {});

@@ -109,7 +109,7 @@ void with_activation(DType dtype, const Body& body) {
   dtype == DType::bf16 ? body(bf16{}) : body(float{});
 }
 
-// The same with the types of a kernel's input x and output y: if x is bf16, so is y.
+// Calls body() with the types of a kernel's input x and output y: if x is bf16, so is y.
 template <class Body>
 void with_activations(const Tensor& x, const Tensor& y, const Body& body) {
   if (x.dtype() == DType::bf16) return body(bf16{}, bf16{});

@@ -19,10 +19,7 @@ const Format& result_format(const Weight& weight) {
 }
 
 SafetensorsSpec weight_spec(const Weight& weight) {
-  SafetensorsSpec spec{weight.name(), safetensors_dtype(result_format(weight)), {}};
-  if (!weight.is_vector()) spec.shape.push_back(weight.rows());
-  spec.shape.push_back(weight.cols());
-  return spec;
+  return {weight.name(), safetensors_dtype(result_format(weight)), weight.spec().shape()};
 }
 
 // The master of a weight that is waiting for its rotation. A weight that always learns has none

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "base/clock.h"
-#include "base/process_memory.h"
+#include "base/error.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
 #include "report/report.h"

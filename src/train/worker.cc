@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "base/process_memory.h"
+#include "base/error.h"
 #include "formats/tensor_io.h"
 #include "recipe/recipe_file.h"
 #include "session/adapter.h"

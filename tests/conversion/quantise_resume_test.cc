@@ -58,7 +58,7 @@ class SlowQuantiseResume : public QuantiseRig, public ::testing::WithParamInterf
     fs::remove_all(path("q"));
     return notes;
   }
-  // The same after a warning.
+  // Runs it to the same end, but from the beginning, after a warning with the words of `says`.
   void finish_anew(const std::vector<std::string>& says, const std::string& more = "",
                    const std::string& as = "whole") const {
     const Outcome outcome = run(quantise("q", more) + " --quiet" + kErrorsOnly);

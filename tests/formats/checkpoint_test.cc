@@ -26,7 +26,7 @@ class Checkpoint : public FormatsTest {
           {"far", StateRole::master, master_.view(), false, memory_.file_of(master_.view().raw())});
     };
   }
-  // The same on the plan device.
+  // What states() has, on the plan device.
   static StateSource planned_states(const Memory& memory) {
     return [&memory](const StateVisitor& visit) {
       visit({"w", StateRole::parameter, Tensor(nullptr, DType::f32, {3, 7}), true});
@@ -46,7 +46,7 @@ class Checkpoint : public FormatsTest {
 
   const std::unique_ptr<Ops> ops_ = make_test_ops();
   std::vector<float> values_ = std::vector<float>(21);
-  Memory memory_{"host", make_file_backing(directory_ / "files"), 0};
+  Memory memory_{"host", std::make_unique<FileBacking>(directory_ / "files"), 0};
   OwnedTensor master_{memory_, Purpose::masters, DType::f32, {5, 3}};  // 60 bytes in a file of 64
 };
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <limits>
 
-#include "formats/gguf_names.h"
+#include "formats/gguf_llama.h"
 #include "quant/format.h"
 #include "tests/formats/gguf_sample.h"
 

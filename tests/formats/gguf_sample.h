@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/gguf.h"
+#include "formats/gguf_llama.h"
 #include "tests/formats/gguf_builder.h"
 #include "tests/formats/support.h"
 

@@ -103,7 +103,7 @@ class QuantisedLayout : public FormatsTest {
     return load_error();
   }
 
-  // The same for a changed quantization_config.
+  // Why the weight cannot be had with a changed quantization_config.
   std::string refused_config(const std::string& name, const std::string& from,
                              const std::string& to) const {
     change_config(name, from, to);

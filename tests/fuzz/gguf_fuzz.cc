@@ -1,5 +1,5 @@
 // GGUF: values, tensors, configuration, tokenizer, weights.
-#include "formats/gguf.h"
+#include "formats/gguf_llama.h"
 
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/tokenizer_use.h"

@@ -82,8 +82,8 @@ TEST(Fp8, DecodesListsAndMultiplies) {
                                    {make_fp8_format({PackedScale::f16, 1, 101}), 7, 101},
                                    {make_fp8_format({PackedScale::f32, 7, 16}), 7, 101},
                                    {unowned(int8_absmax_format()), 7, 101},
-                                   {unowned(fp4_format()), 7, 101},
-                                   {unowned(fp4_double_format()), 7, 101}};
+                                   {unowned(bnb_fp4_format()), 7, 101},
+                                   {unowned(bnb_fp4_double_format()), 7, 101}};
   for (const Case& one : cases) {
     SCOPED_TRACE(one.format->name());
     std::mt19937 random(3);

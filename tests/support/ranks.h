@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/process_memory.h"
+#include "base/error.h"
 #include "tests/support/golden.h"
 #include "tests/support/tiny_run.h"
 #include "train/trainer.h"

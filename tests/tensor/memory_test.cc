@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/map_guard.h"
+#include "tensor/file_backing.h"
 #include "tests/support/errors.h"
 
 namespace jackscrew {
@@ -113,7 +114,7 @@ class FileBackingTest : public ::testing::Test {
 
 TEST_F(FileBackingTest, KeepsEachPieceInAFile) {
   {
-    Memory memory("disk", make_file_backing(directory_), 0);
+    Memory memory("disk", std::make_unique<FileBacking>(directory_), 0);
     Buffer first = memory.allocate(Purpose::masters, 10000);
     const Buffer second = memory.allocate(Purpose::masters, 64);
     EXPECT_EQ(files(), 2);
@@ -136,13 +137,13 @@ TEST_F(FileBackingTest, KeepsEachPieceInAFile) {
 TEST_F(FileBackingTest, RemovesWhatAKilledRunLeft) {
   fs::create_directories(directory_);
   write_text_atomic(directory_ / "00000000.bin", "old");
-  Memory memory("disk", make_file_backing(directory_), 0);
+  Memory memory("disk", std::make_unique<FileBacking>(directory_), 0);
   EXPECT_EQ(files(), 0);
 }
 
 // A limit on the size of files stands for a disk without room.
 TEST_F(FileBackingTest, SaysThatTheDiskIsFullBeforeAnythingIsWritten) {
-  Memory memory("disk", make_file_backing(directory_), 0);
+  Memory memory("disk", std::make_unique<FileBacking>(directory_), 0);
   rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
@@ -157,7 +158,7 @@ TEST_F(FileBackingTest, SaysThatTheDiskIsFullBeforeAnythingIsWritten) {
 
 TEST_F(FileBackingTest, SaysWhichFileLostItsBytes) {
   const BusErrors bus_errors;
-  Memory memory("disk", make_file_backing(directory_), 0);
+  Memory memory("disk", std::make_unique<FileBacking>(directory_), 0);
   const Buffer first = memory.allocate(Purpose::masters, 1 << 16);
   const Buffer second = memory.allocate(Purpose::masters, 1 << 16);
   std::memset(second.data(), 7, 1 << 16);

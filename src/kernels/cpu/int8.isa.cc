@@ -2,7 +2,7 @@
 
 #include <immintrin.h>
 
-#include "base/philox.h"
+#include "base/inline.h"
 #include "kernels/int8_group.h"
 
 namespace jackscrew::JACKSCREW_ISA {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/gguf.h"
+#include "formats/gguf_llama.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace jackscrew {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "formats/gguf.h"
+#include "formats/gguf_llama.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace jackscrew {

@@ -1,5 +1,5 @@
 // GGUF files as they are written, through the reader.
-#include "formats/gguf_writer.h"
+#include "formats/gguf_model_writer.h"
 
 #include <gtest/gtest.h>
 
@@ -14,11 +14,11 @@
 namespace jackscrew {
 namespace {
 
-class GgufWriterTest : public ::testing::Test {
+class GgufModelWriterTest : public ::testing::Test {
  protected:
-  GgufWriterTest()
+  GgufModelWriterTest()
       : path_(fs::temp_directory_path() /
-              fmt::format("jackscrew_gguf_writer_{}.gguf", ::getpid())) {
+              fmt::format("jackscrew_gguf_model_writer_{}.gguf", ::getpid())) {
     model_.config.vocab_size = 9;
     model_.config.hidden_size = 16;
     model_.config.intermediate_size = 24;
@@ -42,7 +42,7 @@ class GgufWriterTest : public ::testing::Test {
     model_.tokenizer.add_bos = true;
     model_.tokenizer.chat_template = "{{ messages }}";
   }
-  ~GgufWriterTest() override { fs::remove(path_); }
+  ~GgufModelWriterTest() override { fs::remove(path_); }
 
   std::vector<ModelTensor> tensors() const {
     std::vector<ModelTensor> out;
@@ -71,7 +71,7 @@ class GgufWriterTest : public ::testing::Test {
   const Format* matrices_ = &f16_format();
 };
 
-TEST_F(GgufWriterTest, ComesBackAsItWas) {
+TEST_F(GgufModelWriterTest, ComesBackAsItWas) {
   write();
   const GgufSource source(path_);
   const ModelConfig& config = source.config();
@@ -114,7 +114,7 @@ TEST_F(GgufWriterTest, ComesBackAsItWas) {
   EXPECT_EQ(tokenizer.token_types[8], 5);
 }
 
-TEST_F(GgufWriterTest, RopeScalingComesBack) {
+TEST_F(GgufModelWriterTest, RopeScalingComesBack) {
   RopeScaling& scaling = model_.config.rope_scaling;
   scaling.kind = RopeScaling::Kind::linear;
   scaling.factor = 2.5;
@@ -141,7 +141,7 @@ TEST_F(GgufWriterTest, RopeScalingComesBack) {
 }
 
 // llama.cpp guesses then; 0 would say that it is f32.
-TEST_F(GgufWriterTest, ATypeWithoutANumberIsNotNamed) {
+TEST_F(GgufModelWriterTest, ATypeWithoutANumberIsNotNamed) {
   model_.config.hidden_size = model_.config.intermediate_size = 64;
   model_.config.head_dim = 16;
   for (const Format* format : {&mxfp4_format(), &nvfp4_format()}) {
@@ -156,7 +156,7 @@ TEST_F(GgufWriterTest, ATypeWithoutANumberIsNotNamed) {
   EXPECT_EQ(GgufSource(path_).file_type(), "f32");
 }
 
-TEST_F(GgufWriterTest, MistralKeepsItsWindow) {
+TEST_F(GgufModelWriterTest, MistralKeepsItsWindow) {
   model_.config.architecture = find_architecture("MistralForCausalLM");
   model_.config.sliding_window = 7;
   write();
@@ -164,7 +164,7 @@ TEST_F(GgufWriterTest, MistralKeepsItsWindow) {
   EXPECT_EQ(GgufSource(path_).config().architecture, model_.config.architecture);
 }
 
-TEST_F(GgufWriterTest, RefusesWhatHasNoPlace) {
+TEST_F(GgufModelWriterTest, RefusesWhatHasNoPlace) {
   model_.config.rope_scaling.kind = RopeScaling::Kind::dynamic;
   EXPECT_NE(refusal().find("rope scaling \"dynamic\""), std::string::npos);
   model_.config.rope_scaling.kind = RopeScaling::Kind::yarn;
@@ -176,7 +176,7 @@ TEST_F(GgufWriterTest, RefusesWhatHasNoPlace) {
   EXPECT_NE(refusal().find("sliding window"), std::string::npos);
 }
 
-TEST_F(GgufWriterTest, BytesOutOfOrderAreAnError) {
+TEST_F(GgufModelWriterTest, BytesOutOfOrderAreAnError) {
   const auto all = tensors();
   const auto writer = make_gguf_model_writer(path_, model_, all);
   const std::vector<uint8_t> bytes(static_cast<size_t>(all[0].bytes()));

@@ -1,5 +1,6 @@
 #include "base/list_text.h"
 
+#include <optional>
 #include <utility>
 
 namespace jackscrew {
@@ -40,11 +41,37 @@ bool is_bracketed(std::string_view text) {
   return false;
 }
 
+// The items of a list's text if all of them are in quotes, as JSON and Python write lists. In them
+// a backslash stands for itself, but before a quote or another.
+std::optional<std::vector<std::string>> quoted_items(std::string_view text) {
+  std::vector<std::string> items;
+  for (;;) {
+    if (!text.starts_with('"') && !text.starts_with('\'')) return std::nullopt;
+    const char quote = text.front();
+    std::string item;
+    size_t i = 1;
+    for (; i < text.size() && text[i] != quote; ++i) {
+      const bool escapes = text[i] == '\\' && i + 1 < text.size();
+      if (escapes && (text[i + 1] == '\\' || text[i + 1] == quote)) ++i;
+      item += text[i];
+    }
+    if (i == text.size()) return std::nullopt;
+    items.push_back(std::move(item));
+    text = trim(text.substr(i + 1));
+    if (text.empty()) return items;
+    if (text.front() != ',') return std::nullopt;
+    text = trim(text.substr(1));
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> list_items(std::string_view text) {
   text = trim(text);
-  if (is_bracketed(text)) text = trim(text.substr(1, text.size() - 2));
+  if (is_bracketed(text)) {
+    text = trim(text.substr(1, text.size() - 2));
+    if (auto quoted = quoted_items(text)) return std::move(*quoted);
+  }
   std::vector<std::string> items;
   if (text.empty()) return items;
   std::string item;

@@ -9,7 +9,7 @@
 namespace jackscrew {
 
 // "a,b" or "[a, b]" -> items, without the spaces around them. In an item "\," is a comma, and so is
-// one in braces, as in the "{1,2}" of a pattern.
+// one in braces, as in the "{1,2}" of a pattern. All items in brackets may have quotes: ["a"].
 std::vector<std::string> list_items(std::string_view text);
 // The text of these items, and of one.
 std::string list_text(std::span<const std::string> items);

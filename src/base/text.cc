@@ -62,7 +62,7 @@ std::optional<std::string> nearest_name(std::string_view name,
   int64_t best = std::numeric_limits<int64_t>::max();
   std::optional<std::string> nearest;
   for (const std::string& candidate : candidates) {
-    const int64_t distance = edit_distance(name, candidate);
+    const int64_t distance = edit_distance(lower_case(name), lower_case(candidate));
     if (distance < best) {
       best = distance;
       nearest = candidate;

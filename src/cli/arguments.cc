@@ -16,6 +16,7 @@
 #include "cli/launch.h"
 #include "recipe/recipe_text.h"
 #include "session/adapter.h"
+#include "train/output_dir.h"
 
 namespace jackscrew {
 
@@ -61,6 +62,20 @@ void refuse_dry_run(const Recipe& recipe, const Subcommand& command) {
       "leave dry_run out; quantize has it, and `jackscrew plan` shows what train would take");
 }
 
+// The recipe that a run has left names the model that it began from, which is easily taken for what
+// it made.
+void warn_of_untrained(const Recipe& recipe, const Subcommand& command) {
+  const auto option = [&](const char* name) { return recipe.options.at(name, command.name); };
+  const bool computes = uses(command, recipe.options, option("device"));
+  if (command.writes_recipes || !computes || option("adapter").origin == kCommandLine) return;
+  const std::string origin = option("model").origin;  // a line of a file: "runs/a/recipe.yaml:3"
+  const fs::path file = origin.substr(0, origin.rfind(':'));
+  const fs::path run = file.has_parent_path() ? file.parent_path() : ".";
+  if (file.filename() != "recipe.yaml" || !has_result(run)) return;
+  warn(fmt::format("{} has model={}, from which its run began; the result is {}", file.string(),
+                   recipe.model, result_setting(run)));
+}
+
 }  // namespace
 
 OptionSet program_options() {
@@ -103,6 +118,8 @@ int with_recipe(Arguments arguments, size_t max_operands, const std::string& com
     fmt::print("{}", given_yaml(takes ? with_adapter_options(recipe) : recipe));
     return 0;
   }
+  const Subcommand* row = find_subcommand(command);
+  if (row != nullptr) warn_of_untrained(recipe, *row);
   return run(recipe);
 }
 

@@ -138,6 +138,11 @@ void print_verdict(const Recipe& recipe, const SessionPlan& plan, const Device& 
   }
 }
 
+std::optional<Advice> fitting_settings(const Recipe& recipe, const ModelFiles& files,
+                                       const SessionPlan& plan) {
+  return fitting_advice(recipe, files, plan, {recipe.device_memory, recipe.host_memory, {}});
+}
+
 void print_advice(const Recipe& recipe, const ModelFiles& files, const SessionPlan& plan) {
   const std::vector<Advice> all = memory_advice(recipe, files, plan);
   if (!all.empty()) fmt::print("what would help\n");
@@ -161,18 +166,19 @@ void print_advice(const Recipe& recipe, const ModelFiles& files, const SessionPl
                                       : advice.remark);
   }
   if (fits(recipe, plan)) return;
-  const auto fitting =
-      fitting_advice(recipe, files, plan, {recipe.device_memory, recipe.host_memory, {}});
-  if (fitting) {
+  if (const auto fitting = fitting_settings(recipe, files, plan)) {
     fmt::print("these settings would fit, in {}\n  {}\n", fitting->needs(), fitting->settings);
   } else {
     fmt::print("no combination of these settings would fit\n");
   }
 }
 
-[[noreturn]] void refuse_fit() {
+// `other`: settings that do although --fit leaves them alone, since they say what is trained.
+[[noreturn]] void refuse_fit(const std::optional<Advice>& other = {}) {
   throw Error(ErrorKind::does_not_fit, "no setting makes this fit",
-              "shorten sequence_len, or take a smaller model");
+              other ? fmt::format("--fit leaves sequence_len alone; these would fit, in {}: {}",
+                                  other->needs(), other->settings)
+                    : "shorten sequence_len, or take a smaller model");
 }
 
 JsonObject settings_json(const std::string& settings) {
@@ -228,7 +234,10 @@ int show_ranks_fit(const Recipe& recipe, const ModelFiles& files) {
 
 int show_fit(const Recipe& recipe, const ModelFiles& files) {
   const auto fit = fastest_fit(recipe, files);
-  if (!fit) refuse_fit();
+  if (!fit) {
+    const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
+    refuse_fit(fitting_settings(recipe, files, plan));
+  }
   if (recipe.json) {
     const DiskPlan disk = disk_of(fit->recipe, files);
     JsonObject json = plan_json(fit->recipe, fit->plan, disk);

@@ -131,6 +131,7 @@ void warn_of_settings_without_effect(const Recipe& recipe) {
   const bool writes_directory =
       std::ranges::any_of(recipe.exports, [](const RunExport& wanted) { return !wanted.gguf; });
   warn_unless(writes_directory, "max_shard_size", " without export=hf");
+  warn_unless(recipe.max_steps == 0, "num_train_epochs", " beside max_steps");
   warn_unless(!recipe.warmup_steps, "warmup_ratio", " beside warmup_steps");
   warn_unless(recipe.weight_decay.matrices > 0, "weight_decay_target", " without weight_decay");
   warn_unless(recipe.max_grad_norm > 0 || !recipe.clip_each_weight, "max_grad_norm_of",

@@ -40,11 +40,17 @@ bool is_named_by_output(const OptionSet& options) {
 }
 
 fs::path target_of(const Recipe& recipe, const std::string& command) {
+  constexpr const char* kTargets =
+      "output_dir=DIR writes a Hugging Face directory, output=FILE.gguf a GGUF file";
   if (recipe.output_dir.empty() && recipe.output.empty()) {
     throw Error(ErrorKind::usage, fmt::format("{} needs an output_dir or an output", command),
-                "output_dir=DIR writes a Hugging Face directory, output=FILE.gguf a GGUF file");
+                kTargets);
   }
-  return named_path(output_of(recipe.options));
+  const std::string target = output_of(recipe.options);
+  if (target == "-") {  // to other programs
+    throw Error(ErrorKind::usage, "a model cannot be written to the standard output", kTargets);
+  }
+  return named_path(target);
 }
 
 bool has_gguf_name(const fs::path& path) {

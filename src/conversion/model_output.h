@@ -41,10 +41,10 @@ void remove_model(const fs::path& path);
 // destroyed without it, what was written is removed, and nothing else ever is.
 class ModelOutput {
  public:
-  // Throws Error(usage) where neither is given, or what output_of() throws; where the model or an
-  // adapter is read from there; where it is the current directory; and where something exists
-  // already, unless overwrite is set and it is nothing but a model. Throws what require_no_writer()
-  // throws. `command` is named in errors. begin() and commit() look once more.
+  // Throws Error(usage) where neither is given or it is "-", or what output_of() throws; where the
+  // model or an adapter is read from there; where it is the current directory; and where something
+  // exists already, unless overwrite is set and it is nothing but a model. Throws what
+  // require_no_writer() throws. `command` is named in errors. begin() and commit() look once more.
   ModelOutput(const Recipe& recipe, const std::string& command);
 
   ModelFormat format() const { return format_; }

@@ -28,11 +28,27 @@ bool is_hidden(const fs::path& path) {
   return path.filename().string().starts_with('.');
 }
 
+// Whether a file's name is that word, or begins with it and goes on with no letter.
+bool is_named(const fs::path& file, std::string_view word) {
+  const std::string stem = lower_case(file.stem().string());
+  if (!stem.starts_with(word)) return false;
+  return stem.size() == word.size() ||
+         std::isalpha(static_cast<unsigned char>(stem[word.size()])) == 0;
+}
+
+// What stands beside data and says what they are: "README.txt", "LICENSE-MIT.txt".
+bool is_description(const fs::path& file) {
+  if (lower_extension(file) != ".txt") return false;
+  constexpr std::string_view kWords[] = {"readme", "license", "licence"};
+  return std::ranges::any_of(kWords, [&](std::string_view word) { return is_named(file, word); });
+}
+
 bool holds_data(const fs::path& directory) {
   std::error_code error;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
     const fs::path& entry = at->path();
-    if (!is_hidden(entry) && is_data_file(entry) && is_a_file(entry)) return true;
+    const bool is_data = is_data_file(entry) && !is_description(entry);
+    if (!is_hidden(entry) && is_data && is_a_file(entry)) return true;
   }
   return false;
 }
@@ -54,6 +70,10 @@ std::string names_of(const std::vector<fs::path>& paths) {
   if (paths.size() == 1) return first;
   if (paths.size() == 2) return first + " and " + paths.back().filename().string();
   return fmt::format("{} and {} more", first, paths.size() - 1);
+}
+
+std::string left_by_name(const std::vector<fs::path>& paths) {
+  return names_of(paths) + "; a file given by its own path is read whatever its name";
 }
 
 }  // namespace
@@ -83,15 +103,11 @@ enum class DataPlace::Name { train, valid, test };
 
 std::optional<DataPlace::Name> DataPlace::named(const fs::path& file) {
   static const std::vector<std::pair<std::string_view, Name>> kNames = {
-      {"train", Name::train}, {"validation", Name::valid}, {"valid", Name::valid},
-      {"eval", Name::valid},  {"dev", Name::valid},        {"test", Name::test}};
-  const std::string stem = lower_case(file.stem().string());
-  for (const auto& [begin, name] : kNames) {
-    if (!stem.starts_with(begin)) continue;
-    if (stem.size() == begin.size() ||
-        std::isalpha(static_cast<unsigned char>(stem[begin.size()])) == 0) {
-      return name;
-    }
+      {"train", Name::train},    {"validation", Name::valid}, {"valid", Name::valid},
+      {"eval", Name::valid},     {"dev", Name::valid},        {"heldout", Name::valid},
+      {"held_out", Name::valid}, {"held-out", Name::valid},   {"test", Name::test}};
+  for (const auto& [word, name] : kNames) {
+    if (is_named(file, word)) return name;
   }
   return std::nullopt;
 }
@@ -113,12 +129,16 @@ DataPlace::DataPlace(fs::path path) : path_(std::move(path)), is_directory_(is_a
     if (is_hidden(entry)) continue;
     if (is_a_directory(entry)) {
       directories_.push_back(entry);
+    } else if (!is_data_file(entry) || !is_a_file(entry)) {
+      others_.push_back(entry);
     } else {
-      (is_data_file(entry) && is_a_file(entry) ? files_ : others_).push_back(entry);
+      (is_description(entry) ? descriptions_ : files_).push_back(entry);
     }
   }
   if (error) fail(ErrorKind::data, "cannot list {}: {}", path_.string(), error.message());
-  for (auto* paths : {&files_, &others_, &directories_}) std::sort(paths->begin(), paths->end());
+  for (auto* paths : {&files_, &descriptions_, &others_, &directories_}) {
+    std::sort(paths->begin(), paths->end());
+  }
 }
 
 bool DataPlace::has(Name name) const {
@@ -152,16 +172,16 @@ std::vector<fs::path> DataPlace::files(DataPart part) const {
     std::vector<fs::path> choosing = files_;
     std::erase_if(choosing, [](const fs::path& file) { return !named(file); });
     throw Error(ErrorKind::data, message,
-                fmt::format("files there are named for other splits: {}; a file given by its own "
-                            "path is read whatever its name",
-                            names_of(choosing)));
+                "files there are named for other splits: " + left_by_name(choosing));
   }
   const auto deeper = std::find_if(directories_.begin(), directories_.end(), holds_data);
   throw Error(ErrorKind::data, message,
               deeper != directories_.end()
                   ? fmt::format("subdirectories are not read: give {} itself", deeper->string())
               : !others_.empty() ? unread_hint(others_.front())
-                                 : ".jsonl, .json, .csv and .txt files are read");
+              : !descriptions_.empty()
+                  ? "files there are named as descriptions of data: " + left_by_name(descriptions_)
+                  : ".jsonl, .json, .csv and .txt files are read");
 }
 
 std::vector<std::string> DataPlace::left_out_warnings(DataPart part) const {
@@ -180,6 +200,7 @@ std::vector<std::string> DataPlace::left_out_warnings(DataPart part) const {
   };
   warn_of(left, names(part) ? ": other files there are named for this split"
                             : ": files there are named for other splits");
+  warn_of(descriptions_, ": named as a description of data");
   std::vector<fs::path> unread = others_;
   std::erase_if(unread, [](const fs::path& file) { return !is_packed(file) && !is_table(file); });
   if (!unread.empty()) warn_of(unread, ": " + unread_hint(unread.front()));

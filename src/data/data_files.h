@@ -19,9 +19,9 @@ bool is_data_file(const std::filesystem::path& path);
 std::string unread_hint(const std::filesystem::path& path);
 
 // A path of `data`: a file, or a directory, which is listed once. In a directory, file names that
-// begin with the word train are training data; those that begin with valid, validation, eval or dev
-// are evaluation data, or if there are none, those with test. If no file is named so, all are for
-// both.
+// begin with the word train are training data; those that begin with valid, validation, eval, dev
+// or heldout (held_out, held-out) are evaluation data, or if there are none, those with test. If no
+// file is named so, all are for both, but not .txt files that begin with readme or license.
 class DataPlace {
  public:
   // Throws Error(data) when `path` is missing or cannot be listed.
@@ -32,8 +32,8 @@ class DataPlace {
   // Throws Error(data) when there is none.
   std::vector<std::filesystem::path> files(DataPart part) const;
   // For a directory, warnings of what files() leaves out although it might have been meant: files
-  // of neither part, compressed files and other tables, dangling links, and directories that hold
-  // data files.
+  // of neither part, descriptions, compressed files and other tables, dangling links, and
+  // directories that hold data files.
   std::vector<std::string> left_out_warnings(DataPart part) const;
   // Whether it is a directory with files whose names choose this part.
   bool names(DataPart part) const;
@@ -49,8 +49,9 @@ class DataPlace {
   std::filesystem::path path_;
   bool is_directory_;
   // In a directory, each in order of name.
-  std::vector<std::filesystem::path> files_;   // data files
-  std::vector<std::filesystem::path> others_;  // files of other kinds, and what is no file
+  std::vector<std::filesystem::path> files_;         // data files
+  std::vector<std::filesystem::path> descriptions_;  // of data: what is named readme or license
+  std::vector<std::filesystem::path> others_;        // files of other kinds, and what is no file
   std::vector<std::filesystem::path> directories_;
 };
 

@@ -114,6 +114,11 @@ std::vector<std::string> data_warnings(const DatasetStats& stats, TargetUse use)
     warnings.push_back(fmt::format("{} with tools, which the chat template ignores",
                                    counted(stats.notes.unused_tools, "conversation")));
   }
+  if (stats.notes.unused_thoughts > 0) {
+    warnings.push_back(fmt::format(
+        "{} with what a model thought (reasoning_content), which the chat template ignores",
+        counted(stats.notes.unused_thoughts, "conversation")));
+  }
   if (stats.notes.empty > 0) {
     warnings.push_back(fmt::format(
         "{} an empty text or answer",

@@ -97,6 +97,7 @@ void for_each_count(Stats& stats, const Use& use) {
   use("unended", stats.notes.unended);
   use("dropped_bos", stats.notes.dropped_bos);
   use("unused_tools", stats.notes.unused_tools);
+  use("unused_thoughts", stats.notes.unused_thoughts);
   use("empty", stats.notes.empty);
   use("not_utf8", stats.notes.not_utf8);
   use("without_token", stats.notes.without_token);

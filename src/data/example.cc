@@ -42,7 +42,9 @@ Example from_chat(const Tokenizer& tokenizer, const RenderedChat& chat) {
            .after_part_of_prompt = chat.after_part_of_prompt,
            .unended = encoded.unended,
            .dropped_bos = encoded.dropped_bos ? 1 : 0,
-           .unused_tools = chat.unused_tools ? 1 : 0}};
+           .unused_tools = chat.unused_tools ? 1 : 0,
+           .unused_thoughts = chat.unused_thoughts ? 1 : 0,
+           .empty = chat.empty_answer ? 1 : 0}};
 }
 
 // Text that is trained throughout; special tokens spelled out in it are recognised.
@@ -68,6 +70,7 @@ RecordNotes& RecordNotes::operator+=(const RecordNotes& other) {
   unended += other.unended;
   dropped_bos += other.dropped_bos;
   unused_tools += other.unused_tools;
+  unused_thoughts += other.unused_thoughts;
   empty += other.empty;
   not_utf8 += other.not_utf8;
   without_token += other.without_token;
@@ -120,7 +123,7 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
     example = from_text(tokenizer, document.text, document.begins, false);
     note_other_bytes(tokenizer, document.text, example.notes);
   }
-  example.notes.empty = has_empty_text(record) ? 1 : 0;
+  if (has_empty_text(record)) example.notes.empty = 1;
   if (options.train_on_inputs) {
     std::fill(example.train.begin(), example.train.end(), uint8_t{1});
     example.notes.untrainable = 0;

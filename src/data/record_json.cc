@@ -64,6 +64,12 @@ std::string pair_options(const RecordJson& object, const std::string& question,
   return set;
 }
 
+// Whether a list has turns such as {"human": ..., "gpt": ...}: no option reads them.
+bool has_roles_as_keys(const RecordJson& list) {
+  if (!list.is_array() || list.empty() || !list[0].is_object()) return false;
+  return !first_of(list[0], {"human", "user", "gpt", "assistant", "bot"}).empty();
+}
+
 // Says which records are understood and, as far as can be guessed, which options would make this
 // one readable.
 std::string fields_hint(const RecordJson& object) {
@@ -74,6 +80,10 @@ std::string fields_hint(const RecordJson& object) {
   const std::string answer = first_of(
       object, {"output", "completion", "answer", "response", "solution", "target", "assistant"});
   std::string set = "field_instruction=KEY field_output=KEY, field_messages=KEY or field_text=KEY";
+  if (!list.empty() && has_roles_as_keys(object[list])) {
+    return fmt::format("{}; write each turn of {} as messages with role and content", kRecordKeys,
+                       list);
+  }
   if (!list.empty() && object[list].is_array()) {
     set = "field_messages=" + list;
   } else if (!question.empty() && !answer.empty()) {

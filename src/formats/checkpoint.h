@@ -55,7 +55,7 @@ std::vector<fs::path> list_checkpoints(const fs::path& output_dir);
 // A hint where a checkpoint, or a run that has not ended, is taken for a result.
 inline constexpr const char* kResultOfCheckpoint =
     "the result is written when the run ends; to write that of a checkpoint, train with the same "
-    "recipe, resume=CHECKPOINT, its step as max_steps, and another output_dir";
+    "recipe, resume=CHECKPOINT, its step as max_steps, warmup_steps=0, and another output_dir";
 
 // Whether a directory has a checkpoint.json; the checkpoint may be damaged.
 bool is_checkpoint(const fs::path& path);

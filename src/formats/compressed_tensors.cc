@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "formats/fp8_weights.h"
 #include "formats/json_text.h"
 #include "formats/scale_table.h"
@@ -55,6 +56,23 @@ Value agreed(const std::vector<Value>& given) {
   return agree && !given.empty() ? given.front() : Value();
 }
 
+// Rows and columns that share a scale: [128, 128], or "128x128" in older files.
+std::vector<int64_t> block_structure(const JsonFields& weights) {
+  constexpr const char* kKey = "block_structure";
+  const nlohmann::json* value = weights.find(kKey);
+  if (value == nullptr || !value->is_string()) return weights.integers(kKey);
+  std::vector<int64_t> block;
+  for (const std::string& part : split(weights.text(kKey), 'x')) {
+    const std::optional<int64_t> extent = parse_int(part);
+    if (!extent) {
+      fail(ErrorKind::model, "{}: {} \"{}\" is not of the form 128x128", weights.where(), kKey,
+           weights.text(kKey));
+    }
+    block.push_back(*extent);
+  }
+  return block;
+}
+
 // Throws Error(model) for settings that change what the stored numbers mean.
 WeightSettings weight_settings(const QuantizationConfig& config) {
   if (config.fields == nullptr) return {};
@@ -70,7 +88,7 @@ WeightSettings weight_settings(const QuantizationConfig& config) {
     const nlohmann::json* weights = JsonFields(group, where).find("weights");
     if (weights == nullptr) continue;
     const JsonFields of(*weights, where);
-    const std::vector<int64_t> block = of.integers("block_structure");
+    const std::vector<int64_t> block = block_structure(of);
     if (!block.empty()) blocks.push_back(block);
     const int64_t size = of.integer("group_size", 0);  // -1: a whole row
     if (size > 0) sizes.push_back(size);

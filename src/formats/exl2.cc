@@ -131,7 +131,8 @@ QuantisedLayout exl2_layout() {
           .marker = kExl2Codes,
           .parts = kExl2Parts,
           .needs_no_config = true,
-          .read = read_exl2};
+          .read = read_exl2,
+          .rounds_tied_head = true};
 }
 
 }  // namespace jackscrew

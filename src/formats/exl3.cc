@@ -107,7 +107,8 @@ QuantisedLayout exl3_layout() {
           .marker = kExl3Trellis,
           .parts = kExl3Parts,
           .needs_no_config = true,
-          .read = read_exl3};
+          .read = read_exl3,
+          .rounds_tied_head = true};
 }
 
 }  // namespace jackscrew

@@ -222,9 +222,11 @@ int64_t interleaved_heads(const GgufArchitecture& architecture, const std::strin
   return 0;
 }
 
+// The id of a special token; -1 where the file has none, for which some programs write 2^32 - 1.
 int64_t token_id(const GgufFile& file, const char* key, int64_t tokens) {
   if (!file.has(key)) return -1;
   const int64_t id = file.integer(key);
+  if (id == UINT32_MAX) return -1;
   if (id < 0 || id >= tokens) {
     fail(ErrorKind::model, "{}: {} = {} is not one of {} tokens", file.path().string(), key, id,
          tokens);

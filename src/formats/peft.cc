@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/map_guard.h"
+#include "base/shell_word.h"
 #include "formats/checkpoint.h"
 #include "formats/json_text.h"
 #include "formats/peft_lora.h"
@@ -128,8 +129,11 @@ PeftAdapter read_peft_adapter(const fs::path& directory) {
   if (!fs::exists(config)) {
     const bool of_run = is_checkpoint(directory) || !list_checkpoints(directory).empty();
     throw Error(ErrorKind::model, fmt::format("{} has no {}", directory.string(), kAdapterConfig),
-                of_run ? kResultOfCheckpoint
-                       : "give the directory that PEFT's save_pretrained() or a run wrote");
+                fs::exists(directory / "config.json")
+                    ? fmt::format("it is a whole model: give it as model={}, without adapter",
+                                  shell_word(directory.string()))
+                : of_run ? kResultOfCheckpoint
+                         : "give the directory that PEFT's save_pretrained() or a run wrote");
   }
   if (!fs::exists(weights)) {
     throw Error(ErrorKind::model, fmt::format("{} has no {}", directory.string(), kPeftWeightsFile),

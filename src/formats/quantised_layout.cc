@@ -16,13 +16,25 @@ namespace jackscrew {
 
 namespace {
 
-QuantizationConfig take_config(nlohmann::json fields, std::string where) {
+// `usual` is the method of an object that names none.
+QuantizationConfig take_config(nlohmann::json fields, std::string where,
+                               const char* usual = "gptq") {
   QuantizationConfig config;
   const std::string method = quantization_method(JsonFields(fields, where));
-  config.method = method.empty() ? "gptq" : method;
+  config.method = method.empty() ? usual : method;
   config.where = std::move(where);
   config.fields = std::make_shared<const nlohmann::json>(std::move(fields));
   return config;
+}
+
+// The file that AutoAWQ wrote before it wrote config.json, with the names of that.
+nlohmann::json read_awq_file(const fs::path& path) {
+  nlohmann::json fields = parse_json(read_text(path), path.string());
+  for (const auto& [older, name] :
+       {std::pair("w_bit", "bits"), std::pair("q_group_size", "group_size")}) {
+    if (fields.contains(older) && !fields.contains(name)) fields[name] = fields[older];
+  }
+  return fields;
 }
 
 }  // namespace
@@ -55,10 +67,11 @@ QuantizationConfig read_quantization_config(const fs::path& directory) {
       return take_config(*found, fmt::format("{}: {}", where, kMember));
     }
   }
-  for (const char* name : {"quantize_config.json", "quant_config.json"}) {
-    if (const fs::path path = directory / name; fs::exists(path)) {
-      return take_config(parse_json(read_text(path), path.string()), path.string());
-    }
+  if (const fs::path path = directory / "quantize_config.json"; fs::exists(path)) {
+    return take_config(parse_json(read_text(path), path.string()), path.string());
+  }
+  if (const fs::path path = directory / "quant_config.json"; fs::exists(path)) {
+    return take_config(read_awq_file(path), path.string(), "awq");
   }
   return {};
 }

@@ -87,6 +87,9 @@ struct QuantisedLayout {
   StoredTensor (*read)(const LayerTensors& tensors, const QuantizationConfig& config);
   // The suffix of the weight's own name.
   std::string_view weight = ".weight";
+  // Whether its program rounds the head of a tied model apart from the embedding, and leaves
+  // tie_word_embeddings true.
+  bool rounds_tied_head = false;
 };
 
 std::span<const QuantisedLayout> quantised_layouts();

@@ -141,6 +141,28 @@ void check_coverage(const std::vector<SafetensorsEntry>& entries, std::span<cons
   }
 }
 
+// The files of a directory that end in .safetensors, by name.
+std::vector<fs::path> safetensors_in(const fs::path& directory) {
+  std::vector<fs::path> paths;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (entry.path().extension() == ".safetensors") paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// Whether an index is of other files than those that are here: ExLlamaV2 copies that of the model
+// which it rounds, and calls its own files output*.safetensors.
+bool is_of_another_model(const json& weight_map, const std::vector<fs::path>& paths) {
+  const auto is_shard = [&](const fs::path& path) {
+    const std::string name = path.filename().string();
+    return name.starts_with("model-") ||
+           std::find(weight_map.begin(), weight_map.end(), name) != weight_map.end();
+  };
+  return !paths.empty() && std::ranges::none_of(paths, is_shard);
+}
+
 }  // namespace
 
 int64_t safetensors_dtype_size(std::string_view dtype) {
@@ -229,6 +251,7 @@ void SafetensorsSource::open_index(const fs::path& directory, const fs::path& in
   if (map == nullptr || !map->is_object()) {
     fail(ErrorKind::model, "{}: weight_map is missing or not an object", where);
   }
+  if (is_of_another_model(*map, safetensors_in(directory))) return open_all(directory);
   std::map<std::string, const SafetensorsFile*> opened;
   for (const auto& [name, value] : map->items()) {
     const std::string shard = value.is_string() ? value.get<std::string>() : std::string();
@@ -255,13 +278,7 @@ void SafetensorsSource::open_index(const fs::path& directory, const fs::path& in
 }
 
 void SafetensorsSource::open_all(const fs::path& directory) {
-  std::vector<fs::path> paths;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    if (entry.path().extension() == ".safetensors") paths.push_back(entry.path());
-  }
-  std::sort(paths.begin(), paths.end());
-  for (const fs::path& path : paths) {
+  for (const fs::path& path : safetensors_in(directory)) {
     files_.push_back(std::make_unique<SafetensorsFile>(path));
     for (const SafetensorsEntry& entry : files_.back()->entries()) {
       if (const auto same = slots_.find(entry.name); same != slots_.end()) {
@@ -315,6 +332,7 @@ void SafetensorsSource::join_quantised(const fs::path& directory) {
       }
       for (const std::string_view part : layout.parts) slots_.erase(tensors.name(part));
       joined.tensor.name = tensors.name(layout.weight);
+      if (layout.rounds_tied_head && joined.tensor.name == "lm_head.weight") has_own_head_ = true;
       slots_[joined.tensor.name] = std::move(joined);
     }
   }

@@ -150,9 +150,9 @@ class ShardedSafetensorsWriter {
 class SafetensorsSource : public WeightSource {
  public:
   // Opens model.safetensors, or every shard of model.safetensors.index.json, or if neither exists
-  // every *.safetensors file (quantising programs choose names of their own). Throws Error(model)
-  // when there is none, a shard is missing, the index names a tensor that its shard lacks, or two
-  // files have the same tensor.
+  // every *.safetensors file (quantising programs choose names of their own, and may leave the
+  // index of the original beside them). Throws Error(model) when there is none, a shard is missing,
+  // the index names a tensor that its shard lacks, or two files have the same tensor.
   explicit SafetensorsSource(const fs::path& directory);
 
   // Throws Error(model) when the tensor has a dtype other than F32, BF16 or F16 and is not a weight
@@ -160,6 +160,9 @@ class SafetensorsSource : public WeightSource {
   const StoredTensor* find(std::string_view name) const override;
   std::vector<std::string> names() const override;
   void release(const StoredTensor& tensor) const override;
+  // Whether the head is a weight of its own even if the configuration says that it is the embedding
+  // (QuantisedLayout::rounds_tied_head).
+  bool has_own_head() const { return has_own_head_; }
 
  private:
   struct Slot {
@@ -175,6 +178,7 @@ class SafetensorsSource : public WeightSource {
 
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, Slot, std::less<>> slots_;
+  bool has_own_head_ = false;
 };
 
 }  // namespace jackscrew

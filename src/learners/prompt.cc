@@ -109,7 +109,11 @@ class PromptLearner : public Learner {
   int64_t virtual_tokens() const override { return tokens_; }
 
   std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
-    if (weight.spec().kind != WeightKind::embedding) return std::make_unique<FrozenSlot>();
+    // A tied head on the last stage of a pipeline gathers nothing: the prompt is the first stage's.
+    const WeightSpec& spec = weight.spec();
+    if (spec.kind != WeightKind::embedding || context.is_measured_elsewhere(spec)) {
+      return std::make_unique<FrozenSlot>();
+    }
     return std::make_unique<PromptSlot>(context, weight, tokens_, text_);
   }
 

@@ -38,6 +38,27 @@ std::vector<std::string> scalar_items(const YAML::Node& list, const std::string&
   return items;
 }
 
+// PEFT's rank_pattern and alpha_pattern are maps, each of whose members is an item here.
+bool takes_map(std::string_view key) {
+  return key.ends_with("_pattern");
+}
+
+// The members of a map as items of a list: "down_proj=8".
+std::vector<std::string> map_items(const YAML::Node& map, const std::string& key,
+                                   std::string_view name) {
+  std::vector<std::string> items;
+  for (const auto& member : map) {
+    if (!member.first.IsScalar() || !member.second.IsScalar()) {
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("{}: {} holds something nested", place(name, member.first.Mark()), key),
+          "its map may hold plain values only");
+    }
+    items.push_back(member.first.Scalar() + "=" + member.second.Scalar());
+  }
+  return items;
+}
+
 // Records where the last document and the last plain value began.
 class Places : public YAML::EventHandler {
  public:
@@ -137,9 +158,10 @@ std::vector<RecipeEntry> parse_recipe_entries(const std::string& text, std::stri
     if (value.IsNull()) continue;
     if (value.IsScalar()) {
       assignment.text = value.Scalar();
-    } else if (value.IsSequence()) {
+    } else if (value.IsSequence() || takes_map(assignment.name)) {
+      const auto& items_of = value.IsSequence() ? scalar_items : map_items;
       try {
-        assignment.items = scalar_items(value, assignment.name, name);
+        assignment.items = items_of(value, assignment.name, name);
       } catch (const Error& error) {
         entry.error = error;
       }

@@ -16,7 +16,8 @@ namespace jackscrew {
 bool is_recipe_name(std::string_view name);
 
 // The file's `key: value` pairs in order, with "file:line" as origin. A value is a scalar or a list
-// of scalars; a key without a value is skipped. Names and values are not checked here. Throws
+// of scalars, that of a key such as rank_pattern also a map, of which each `a: b` is an item "a=b";
+// a key without a value is skipped. Names and values are not checked here. Throws
 // Error(usage) with file and line for anything else.
 std::vector<Assignment> read_recipe_file(const fs::path& path);
 

@@ -150,7 +150,11 @@ void open_directory(ModelFiles& files, const fs::path& path, Weights weights) {
     if (weights == Weights::open || !has_tokenizer(path)) refuse_without_config(path);
   } else {
     read_config(files, config);
-    if (weights == Weights::open) files.source = std::make_unique<SafetensorsSource>(path);
+    if (weights == Weights::open) {
+      auto source = std::make_unique<SafetensorsSource>(path);
+      if (source->has_own_head()) files.config.tie_word_embeddings = false;
+      files.source = std::move(source);
+    }
     if (const fs::path generation = path / kGenerationConfig; fs::exists(generation)) {
       files.end_tokens = parse_end_tokens(read_text(generation));
     }
@@ -203,7 +207,7 @@ void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::
     const std::optional<TokenizerData> own = std::move(files.tokenizer);
     take_tokenizer(files, adapter, [&] { return read_tokenizer_directory(adapter); });
     // Trainers write the model's tokenizer beside an adapter: then its configuration still counts.
-    const bool same = own && files.tokenizer && own->tokens == files.tokenizer->tokens;
+    const bool same = own && files.tokenizer && same_tokens(*own, *files.tokenizer);
     files.tokenizer_owner = same ? TokenizerOwner::model : TokenizerOwner::adapter;
     files.lends_templates = same && files.tokenizer->chat_template.empty() &&
                             files.tokenizer->tool_template.empty() && !own->chat_template.empty();
@@ -217,7 +221,7 @@ void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::
 }  // namespace
 
 bool ModelFiles::has_tokens_of(const Tokenizer& other) const {
-  return tokenizer && tokenizer->tokens == other.data().tokens;
+  return tokenizer && same_tokens(*tokenizer, other.data());
 }
 
 bool ModelFiles::has_own_tokens(const Tokenizer& other) const {

@@ -134,13 +134,16 @@ void Session::apply_parts(const WeightDecay& weight_decay) {
   stage_->apply(run, weight_decay);
 }
 
-// Visits the states of a tied embedding, which both ends of a pipeline hold and update alike.
+// Visits the states of a tied embedding that learns, which both ends of a pipeline hold and update
+// alike. What is learned beside a frozen one is on the first stage alone.
 void Session::visit_tied(const StateVisitor& visitor) const {
   const Place& place = use_.place;
   const bool at_an_end = place.layout.stages > 1 && (place.is_first() || place.is_last());
   if (!at_an_end || !stage_->config().tie_word_embeddings) return;
   for (const auto& parameter : stage_->parameters()) {
-    if (parameter->weight->spec().kind == WeightKind::embedding) parameter->slot->visit(visitor);
+    const WeightSpec& spec = parameter->weight->spec();
+    const bool learns = spec.kind == WeightKind::embedding && learner_->changes(spec);
+    if (learns) parameter->slot->visit(visitor);
   }
 }
 

@@ -6,8 +6,11 @@
 
 #include "base/directory.h"
 #include "base/error.h"
+#include "base/list_text.h"
+#include "base/shell_word.h"
 #include "data/token_store.h"
 #include "formats/checkpoint.h"
+#include "formats/peft.h"
 #include "report/progress.h"
 #include "report/report.h"
 #include "session/plan.h"
@@ -85,10 +88,22 @@ bool has_result(const fs::path& output_dir) {
   return false;
 }
 
+std::string result_setting(const fs::path& output_dir) {
+  const bool adapter = fs::exists(output_dir / kAdapterConfig);
+  return fmt::format("{}={}", adapter ? "adapter" : "model",
+                     shell_word(adapter ? list_item(output_dir.string()) : output_dir.string()));
+}
+
 void check_output_dir(const Recipe& recipe) {
   const fs::path output(recipe.output_dir);
   std::error_code error;
   const fs::file_status status = fs::status(output, error);
+  if (!fs::exists(status) && fs::is_symlink(fs::symlink_status(output, error))) {
+    throw Error(ErrorKind::usage,
+                fmt::format("output_dir {} is a link to {}, which cannot be reached",
+                            output.string(), fs::read_symlink(output, error).string()),
+                "make that directory, or give another output_dir");
+  }
   if (!fs::exists(status)) return;
   if (!fs::is_directory(status)) {
     throw Error(ErrorKind::usage, fmt::format("output_dir {} is not a directory", output.string()),

@@ -53,6 +53,9 @@ inline constexpr const char* kLogName = "train_log.jsonl";
 // Whether the weights of a result are at the top of the directory.
 bool has_result(const fs::path& output_dir);
 
+// How a command is given that result: model=DIR, or adapter=DIR where it is an adapter.
+std::string result_setting(const fs::path& output_dir);
+
 // Where the tokens of large data are kept for resumed runs.
 fs::path tokens_directory(const fs::path& output_dir);
 

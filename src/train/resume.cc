@@ -29,6 +29,22 @@ OptionSet saved_options(const fs::path& directory, const OptionSet& options) {
   return saved;
 }
 
+// Whether evaluations decide what becomes the result.
+bool evaluations_decide(const OptionSet& options) {
+  return options.boolean("load_best_model_at_end") ||
+         options.integer("early_stopping_patience") > 0;
+}
+
+// Whether the result of one of the two runs depends on an option.
+bool counts(const OptionSpec& option, const OptionSet& then, const OptionSet& now) {
+  const std::string_view name = option.name;
+  if (name == "eval_steps") return evaluations_decide(then) || evaluations_decide(now);
+  if (name == "num_train_epochs") {  // which is not read beside max_steps
+    return then.integer("max_steps") == 0 || now.integer("max_steps") == 0;
+  }
+  return option.affects_result;
+}
+
 std::string shown(const OptionValue& value) {
   return value.text.empty() ? "not set" : value.text;
 }
@@ -43,7 +59,7 @@ std::vector<OptionChange> changed_options(const fs::path& directory, const Optio
   std::vector<OptionChange> changes;
   const OptionSet saved = saved_options(directory, options);
   for (const OptionValue& value : options.values()) {
-    if (!value.spec.affects_result || !options.tables()[value.table].saved) continue;
+    if (!options.tables()[value.table].saved || !counts(value.spec, saved, options)) continue;
     const OptionValue& before = *saved.find(value.spec.name);
     if (same_value(before, value)) continue;
     changes.push_back({value.spec.name, shown(before), shown(value)});

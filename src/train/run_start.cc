@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/list_text.h"
 #include "base/shell_word.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
@@ -67,10 +66,8 @@ bool lies_in(const fs::path& checkpoint, const fs::path& output) {
 
 // How to train on from a result that has no checkpoint of its last step.
 std::string train_on(const fs::path& output) {
-  const bool adapter = fs::exists(output / "adapter_config.json");
-  return fmt::format("train from the result with {}={} and another output_dir",
-                     adapter ? "adapter" : "model",
-                     shell_word(adapter ? list_item(output.string()) : output.string()));
+  return fmt::format("train from the result with {} and another output_dir",
+                     result_setting(output));
 }
 
 constexpr const char* kAnew = "overwrite=true starts over and replaces it";
@@ -81,6 +78,22 @@ bool is_length(const std::string& option) {
          option == "early_stopping_patience";
 }
 
+// What differs between the run that output_dir has and this recipe.
+struct Changes {
+  std::vector<std::string> texts;
+  bool is_same_run = true;  // but for its length
+};
+
+Changes changes_since(const fs::path& output, const Recipe& recipe) {
+  if (!fs::exists(output / "recipe.yaml")) return {{"its recipe.yaml is missing"}, false};
+  Changes changes;
+  for (const OptionChange& change : changed_options(output, recipe.options)) {
+    changes.texts.push_back(change.text("then"));
+    if (!is_length(change.name)) changes.is_same_run = false;
+  }
+  return changes;
+}
+
 // Returns a value if this recipe's run has ended and nothing is left to do, nullopt if it may
 // continue: where it is the same run, only longer. Throws where the result is another run's.
 std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& ended,
@@ -89,17 +102,7 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
   const fs::path output = recipe.output_dir;
   const fs::path its_end = checkpoint_path(output, ended.step);
   const bool can_go_on = fs::exists(its_end);
-  std::vector<std::string> changes;
-  bool is_same_run = true;  // but for its length
-  if (fs::exists(output / "recipe.yaml")) {
-    for (const OptionChange& change : changed_options(output, recipe.options)) {
-      changes.push_back(change.text("then"));
-      if (!is_length(change.name)) is_same_run = false;
-    }
-  } else {
-    changes.emplace_back("its recipe.yaml is missing");
-    is_same_run = false;
-  }
+  auto [changes, is_same_run] = changes_since(output, recipe);
   ErrorKind kind = ErrorKind::usage;
   const auto compare = [&](const char* what, const std::string& then, const std::string& now,
                            ErrorKind kind_of_it) {
@@ -128,6 +131,25 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
                                     shell_word(its_end.string()))
                       : fmt::format("; it left no {} to continue from: {}",
                                     its_end.filename().string(), train_on(output))));
+}
+
+// Throws Error(usage) where this run would replace a result although it is not the one that goes on
+// in output_dir: that has a checkpoint there, and was allowed to replace the result or made it.
+void refuse_to_replace(const Recipe& recipe, const fs::path& checkpoint) {
+  const fs::path output = recipe.output_dir;
+  const std::string what =
+      fmt::format("output_dir {} holds a result, which this run would replace", output.string());
+  if (checkpoint.empty() || !lies_in(checkpoint, output)) {
+    throw Error(ErrorKind::usage, what, fmt::format("give another output_dir; {}", kAnew));
+  }
+  const std::vector<std::string> changes = changes_since(output, recipe).texts;
+  if (changes.empty()) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("{}, and {} is of another run: {}", what, checkpoint.string(),
+                          fmt::join(changes, ", ")),
+              fmt::format("give another output_dir; {}, or with resume={} goes on from there; with "
+                          "all of it as it was, the run goes on by itself",
+                          kAnew, shell_word(checkpoint.string())));
 }
 
 // Whether output_dir has another run than this one, which goes on from a checkpoint of elsewhere:
@@ -221,6 +243,26 @@ void require_lanes_of(const Recipe& recipe, int ranks) {
 
 }  // namespace
 
+std::string how_to_go_on(const Recipe& recipe, const RunStart& start, const fs::path& checkpoint) {
+  // Where nothing was saved since, the command begins where this one did.
+  const std::string again =
+      checkpoint == start.checkpoint ? "run the same command again" : same_command_again(recipe);
+  return fmt::format("{} to continue from {}", again, checkpoint.string());
+}
+
+std::string hint_after_non_finite(int64_t step, std::string hint, const fs::path& newest) {
+  if (step == 0) hint = "the model's weights are damaged, or too large for this product";
+  if (hint.empty()) hint = "lower learning_rate or lengthen the warm-up";
+  if (newest.empty()) return hint;
+  // What the last update has ruined may show in the step after it only.
+  const fs::path before = usable_before(newest, newest.parent_path());
+  return fmt::format(
+      "{}; the last checkpoint is {}; if the same happens from there, {}", hint, newest.string(),
+      before.empty()
+          ? "overwrite=true starts over"
+          : fmt::format("resume={} continues from the one before", shell_word(before.string())));
+}
+
 void refuse_checkpoint(const fs::path& checkpoint, const Recipe& recipe, const Error& error) {
   const bool damaged = error.kind() == ErrorKind::model || error.kind() == ErrorKind::data;
   if (recipe.resume != "auto" || !damaged) throw Error(error);
@@ -310,12 +352,8 @@ RunStart find_start(const Recipe& recipe, int64_t total_steps, const RunInputs& 
     if (const std::optional<EndedRun> ended = ended_run(output)) {
       start.finished = check_result(recipe, *ended, start.checkpoint, total_steps, inputs);
       if (start.finished) return start;
-    } else if (start.checkpoint.empty() || !lies_in(start.checkpoint, output)) {
-      // A run that can continue, or that was allowed to replace the result, has a checkpoint.
-      throw Error(ErrorKind::usage,
-                  fmt::format("output_dir {} holds a result, which this run would replace",
-                              output.string()),
-                  fmt::format("give another output_dir; {}", kAnew));
+    } else {
+      refuse_to_replace(recipe, start.checkpoint);
     }
   }
   if (start.checkpoint.empty()) return start;

@@ -57,6 +57,14 @@ struct RunStart {
 // beyond the run's last step.
 RunStart find_start(const Recipe& recipe, int64_t total_steps, const RunInputs& inputs);
 
+// For a hint: how a run that has stopped goes on from `checkpoint`, the newest it began from or
+// wrote.
+std::string how_to_go_on(const Recipe& recipe, const RunStart& start, const fs::path& checkpoint);
+
+// The hint of a run that failed in a step: `hint` or, where that is empty, the usual one; and how
+// the run goes on from `newest`, its last checkpoint, or from one that has not the cause in it.
+std::string hint_after_non_finite(int64_t step, std::string hint, const fs::path& newest);
+
 // Throws `error`, which says why the checkpoint cannot be used. Where it was taken because it is
 // the newest and is damaged, the hint names an older one: that is taken only if the recipe names
 // it.

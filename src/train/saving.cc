@@ -19,9 +19,12 @@ namespace {
 constexpr double kRetrySeconds = 30;
 constexpr uintmax_t kMoreRoom = 1 << 16;  // bytes; less is the noise of logs and other programs
 
-uintmax_t room_at(const fs::path& place) {
+// Wherever it was moved to; 0 where it cannot be found.
+uintmax_t room_at(OutputClaim& output_dir) {
+  const fs::path* place = output_dir.find();
+  if (place == nullptr) return 0;
   std::error_code error;
-  const fs::space_info space = fs::space(place, error);
+  const fs::space_info space = fs::space(*place, error);
   return error ? 0 : space.available;
 }
 
@@ -36,11 +39,11 @@ fs::path new_directory() {
 
 // Returns when another try may be worthwhile, or when a stop is requested. `room` is what there was
 // when the last one failed: what is freed while the user is told counts.
-void wait_for_room(const std::atomic<bool>& stop, const fs::path& place, uintmax_t room) {
+void wait_for_room(const std::atomic<bool>& stop, OutputClaim& output_dir, uintmax_t room) {
   const Stopwatch watch;
   while (!stop.load() && watch.seconds() < kRetrySeconds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    if (room_at(place) > room + kMoreRoom) return;
+    if (room_at(output_dir) > room + kMoreRoom) return;
   }
 }
 
@@ -57,14 +60,14 @@ bool write_or_warn(const std::string& what, const std::function<void()>& write) 
   }
 }
 
-void write_patiently(const TrainConsole& console, const std::string& what, const fs::path& place,
+void write_patiently(const TrainConsole& console, const std::string& what, OutputClaim& output_dir,
                      const std::function<void()>& write, const std::function<void()>& refused) {
   for (bool first = true;; first = false) {
     try {
       return write();
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::generic) throw;
-      const uintmax_t room = room_at(place);
+      const uintmax_t room = room_at(output_dir);
       const bool may_wait = dynamic_cast<const FullDisk*>(&error) != nullptr &&
                             console.stop != nullptr && !console.stop->load();
       if (first) {
@@ -75,7 +78,7 @@ void write_patiently(const TrainConsole& console, const std::string& what, const
         refused();
       }
       if (!may_wait) throw;
-      wait_for_room(*console.stop, place, room);
+      wait_for_room(*console.stop, output_dir, room);
       if (console.stop->load()) throw;
     }
   }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "train/output_dir.h"
 #include "train/train_console.h"
 
 namespace jackscrew {
@@ -15,10 +16,10 @@ namespace jackscrew {
 bool write_or_warn(const std::string& what, const std::function<void()>& write);
 
 // Runs `write` until it succeeds. The first time it throws Error(generic), warns and calls
-// `refused`. If the disk of `place` is full, tries again as soon as there is more room, at the
+// `refused`. If the disk of output_dir is full, tries again as soon as there is more room, at the
 // latest after 30 s, until console.stop asks for the end. Throws the last Error(generic) then, and
 // at once for any other reason or where there is no console.stop.
-void write_patiently(const TrainConsole& console, const std::string& what, const fs::path& place,
+void write_patiently(const TrainConsole& console, const std::string& what, OutputClaim& output_dir,
                      const std::function<void()>& write, const std::function<void()>& refused);
 
 // For the end of a run that cannot write a checkpoint to its output_dir because of `why`: calls

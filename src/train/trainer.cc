@@ -362,20 +362,23 @@ class Trainer {
           "{}, the checkpoint of the best evaluation, is gone: the result is that of the last step",
           path.string()));
     }
+    // What these replace nothing else may have: the last checkpoint may not have been written.
+    if (const fs::path last = checkpoint_path({}, done); checkpoint_.filename() != last) {
+      or_leave_elsewhere(done, [&] {
+        write_patiently(
+            console_, last.string(), *claim_, [&] { save_now(done); }, [] {});
+      });
+    }
     restore_states(path);
-    took_best_ = true;
+    saved_step_ = done;
     say(fmt::format("result    of the best evaluation, {}", watch_.best_text()));
   }
 
   [[noreturn]] void end_as_diverged(int64_t step, double loss, const std::string& what,
-                                    std::string hint = {}) {
+                                    const std::string& hint = {}) {
     log_->failed(step, what, loss);
-    if (step == 0) hint = "the model's weights are damaged, or too large for this product";
-    if (hint.empty()) hint = "lower learning_rate or lengthen the warm-up";
-    if (!checkpoint_.empty())
-      hint += fmt::format("; the last checkpoint is {}", checkpoint_.string());
     report();
-    throw Error(ErrorKind::non_finite, what, hint);
+    throw Error(ErrorKind::non_finite, what, hint_after_non_finite(step, hint, checkpoint_));
   }
 
   // The last update may make weights non-finite although its gradients were finite: such weights
@@ -397,7 +400,7 @@ class Trainer {
     enter(RunPhase::answers);
     const int64_t left = answer_samples(all_samples(data_), done, log_->events());
     // A repeated command gives the rest from it.
-    if (left > 0 && !took_best_) try_to_save(done);
+    if (left > 0) try_to_save(done);
     report();
     if (left > 0) stop_before_the_answers(done);
   }
@@ -408,37 +411,32 @@ class Trainer {
   }
 
   [[noreturn]] void stop(int64_t done) {
-    try {
-      save_now(done);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::generic) throw;
-      leave_elsewhere(done, error);
-    }
+    or_leave_elsewhere(done, [&] { save_now(done); });
     throw Error(ErrorKind::interrupted, fmt::format("stopped after step {}", done), how_to_go_on());
   }
 
-  std::string how_to_go_on() const {
-    // Where nothing was saved since, the command begins where this one did.
-    const std::string again = checkpoint_ == start_.checkpoint ? "run the same command again"
-                                                               : same_command_again(recipe_);
-    return fmt::format("{} to continue from {}", again, checkpoint_.string());
-  }
+  std::string how_to_go_on() const { return jackscrew::how_to_go_on(recipe_, start_, checkpoint_); }
 
   void write_result(int64_t done) {
     const ChatFormat format = recipe_chat_format(recipe_, tokenizer_);
     try {
       write_patiently(
-          console_, "the result", recipe_.output_dir,
+          console_, "the result", *claim_,
           [&] { jackscrew::write_result(*crew_, files_, tokenizer_, format, claim_->path()); },
-          [&] {
-            if (!took_best_) try_to_save(done);
-          });
+          [&] { try_to_save(done); });
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::generic || took_best_) throw;
+      if (error.kind() != ErrorKind::generic) throw;
       if (saved_step_ != done) leave_elsewhere(done, error);
       throw Error(stop_requested() ? ErrorKind::interrupted : error.kind(),
                   fmt::format("the result is not written: {}", error.what()), how_to_go_on());
     }
+  }
+
+  void or_leave_elsewhere(int64_t step, const std::function<void()>& save) try {
+    save();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::generic) throw;
+    leave_elsewhere(step, error);
   }
 
   // Writes the states to another disk, when nothing more can be written to output_dir.
@@ -468,8 +466,7 @@ class Trainer {
   RunWatch watch_;
   bool has_begun_ = false;  // the steps
   RunPace pace_;
-  int64_t saved_step_ = -1;
-  bool took_best_ = false;  // the states are those of the best evaluation
+  int64_t saved_step_ = -1;  // whose states checkpoint_ has: the present ones may be the best
 };
 
 }  // namespace

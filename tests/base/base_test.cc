@@ -85,6 +85,7 @@ TEST(Text, NearestName) {
   EXPECT_EQ(nearest_name("learning_rat", names), "learning_rate");
   EXPECT_EQ(nearest_name("metod", names), "method");
   EXPECT_EQ(nearest_name("zzz", names), std::nullopt);
+  EXPECT_EQ(nearest_name("METHOD", names), "method");
 }
 
 TEST(Text, Sizes) {

@@ -213,7 +213,11 @@ TEST(OptionSet, ItemsOfListsMayHaveCommas) {
       {"a{b,c", {"a{b", "c"}},
       {"a}b,c", {"a}b", "c"}},
       {"[qk].*|.*[v]", {"[qk].*|.*[v]"}},
-      {"[[qk].*, v]", {"[qk].*", "v"}}};
+      {"[[qk].*, v]", {"[qk].*", "v"}},
+      {R"(["a", 'b,c' ,"d"])", {"a", "b,c", "d"}},
+      {R"(["layers\\.0", "say \"a\""])", {"layers\\.0", "say \"a\""}},
+      {"[\"a\"b, 'c]", {"\"a\"b", "'c"}},
+      {"\"a\",b", {"\"a\"", "b"}}};
   for (const auto& [text, items] : cases) {
     OptionSet options = sample();
     options.set("targets", text, "command line");

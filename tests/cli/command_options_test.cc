@@ -131,6 +131,8 @@ TEST(CommandOptions, CommandsWarnOfThoseThatOthersLeaveWithoutEffect) {
                                 "weight_decay_target=all max_grad_norm_of=model "
                                 "loss_watchdog_threshold=9 loss_watchdog_patience=2"),
             "");
+  EXPECT_EQ(warnings_of(train + "max_steps=2 num_train_epochs=5"),
+            said("train", {"num_train_epochs beside max_steps"}));
   const std::string recipe =
       tiny.file("idle.yaml", "warmup_steps: 3\nwarmup_ratio: 0.03\nmax_shard_size: 5GB\n");
   EXPECT_EQ(warnings_of(train + recipe), "");

@@ -133,6 +133,35 @@ TEST(SlowTrain, WhatIsExportedScoresTheSame) {
   EXPECT_NEAR(tiny.events("more", "eval").front()["eval_loss"], tuned, 1e-6);
 }
 
+// A run's recipe names the model that it began from, which no command takes for its result in
+// silence.
+TEST(SlowTrain, TheRecipeOfARunIsNotItsResult) {
+  const TinyRun tiny("own_recipe");
+  const std::string base = make_base(tiny);
+  const std::string pretrained = " max_steps=1 init=pretrained tokenizer=auto model=" + base;
+  for (const char* method : {"full", "lora"}) {
+    tiny.must_train(method, std::string("method=") + method + pretrained);
+    const fs::path directory = tiny.path(method);
+    const std::string setting =
+        (method == std::string("full") ? "model=" : "adapter=") + directory.string();
+    const std::string recipe = (directory / "recipe.yaml").string();
+    const std::string warning = "warning: " + recipe + " has model=" + base +
+                                ", from which its run began; the result is " + setting + "\n";
+    const std::string eval = "eval " + recipe + " data=" + tiny.eval_data() + " ";
+    for (const std::string& command :
+         {eval, "export " + recipe + " output=" + tiny.path(method).string() + ".gguf"}) {
+      const Outcome outcome = run(command + kErrorsOnly);
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+      EXPECT_NE(outcome.out.find(warning), std::string::npos) << outcome.out;
+    }
+    for (const std::string& command : {eval + setting, "plan " + recipe}) {
+      const Outcome outcome = run(command + kErrorsOnly);
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+      EXPECT_EQ(outcome.out.find("from which its run began"), std::string::npos) << outcome.out;
+    }
+  }
+}
+
 // Whoever uses a result need not say again by what template it learned.
 TEST(SlowTrain, ResultsKeepTheirChatTemplate) {
   const TinyRun tiny("kept_template");

@@ -75,6 +75,10 @@ TEST_F(ModelOutputTest, ReplacesModelsAlone) {
   refused(path("link.gguf"), "link.gguf is a symbolic link, where a GGUF file is to be written");
   refused("/dev/null", "/dev/null is no ordinary file, where a GGUF file is to be written");
   expect_message(ErrorKind::usage, "exists already", [&] { output("output=" + path("m.gguf")); });
+  for (const char* setting : {"output=-", "output_dir=-"}) {
+    expect_message(ErrorKind::usage, "a model cannot be written to the standard output",
+                   [&] { output(setting); });
+  }
   for (const char* name : {"m.gguf", "empty.gguf"}) {
     ModelOutput replaced = replacing("output=" + path(name));
     write_gguf(replaced, "2");

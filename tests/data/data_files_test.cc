@@ -105,6 +105,30 @@ TEST_F(DataFiles, AreNamedInCapitalsToo) {
   EXPECT_EQ(names(DataPart::evaluation), "Dev-1.jsonl ");
 }
 
+TEST_F(DataFiles, HeldOutAreForEvaluation) {
+  for (const char* name : {"heldout.jsonl", "held_out-2.jsonl", "Held-Out.jsonl", "train.jsonl"}) {
+    write(name, "");
+  }
+  EXPECT_EQ(names(DataPart::train), "train.jsonl ");
+  EXPECT_EQ(names(DataPart::evaluation), "Held-Out.jsonl held_out-2.jsonl heldout.jsonl ");
+  EXPECT_EQ(left_out(DataPart::train), Warnings());
+  fs::remove(directory_ / "train.jsonl");
+  refuse(DataPart::train, " holds no training files");
+}
+
+TEST_F(DataFiles, DescriptionsOfDataAreNone) {
+  for (const char* name : {"README.txt", "license-MIT.txt"}) write(name, "about them");
+  const std::string described = "README.txt and license-MIT.txt";
+  EXPECT_EQ(hint(DataPart::train), "files there are named as descriptions of data: " + described +
+                                       "; a file given by its own path is read whatever its name");
+  for (const char* name : {"a.jsonl", "licenses.txt", "readme.jsonl"}) write(name, "");
+  for (const DataPart part : {DataPart::train, DataPart::evaluation}) {
+    EXPECT_EQ(names(part), "a.jsonl licenses.txt readme.jsonl ");
+    EXPECT_EQ(left_out(part), Warnings{directory_.string() + ": " + described +
+                                       " are not read: named as a description of data"});
+  }
+}
+
 TEST_F(DataFiles, ThatMightBeMeantAreWarnedOf) {
   write("train-1.jsonl", "");
   write("readme.md", "");

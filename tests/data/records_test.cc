@@ -201,6 +201,8 @@ TEST(Records, HintsSayWhichFieldsWouldDo) {
        "field_instruction=question field_output=response field_system=system_prompt");
   ends(hint(R"({"prompt": "a", "text": "t"})"), "field_text=text");
   ends(hint(R"({"dialogue": [{"role": "user", "content": "a"}]})"), "field_messages=dialogue");
+  EXPECT_TRUE(hint(R"({"turns": [{"human": "a", "assistant": "b"}]})")
+                  .ends_with("; write each turn of turns as messages with role and content"));
   ends(hint(R"({"title": "a", "content": "b"})"), "field_text=content");
   ends(hint(R"({"a": "b"})"),
        "field_instruction=KEY field_output=KEY, field_messages=KEY or field_text=KEY");

@@ -1,7 +1,8 @@
 // Records with tools, their calls and whatever else a message holds, as a chat template sees them.
 #include <gtest/gtest.h>
 
-#include "data/example.h"
+#include "data/dataset.h"
+#include "tests/text/fixture.h"
 #include "tests/text/jinja/fixture.h"
 
 namespace jackscrew {
@@ -222,6 +223,40 @@ TEST(Tools, AreNotLostWithoutAWord) {
   EXPECT_EQ(rendered(own_format("{{ tools }}"), none), "[]");
   EXPECT_FALSE(render_chat(without, none.messages, false, none.tools).unused_tools);
   EXPECT_EQ(rendered(named_format("plain"), none), "a\n\n");
+}
+
+// Nor is what else a message holds; and of a call that is not written an empty answer would be
+// left.
+TEST(Tools, OthersThanTheTemplateWritesAreCounted) {
+  const auto notes = [](const std::string& of_template, const std::string& fields) {
+    ExampleOptions options;
+    options.format = of_template == "plain" ? chat_format("plain", smollm_tokenizer().data(), {})
+                                            : own_format(of_template);
+    const std::string message = R"({"messages": [{"role": "assistant", )" + fields + "}]}";
+    return encode_record(smollm_tokenizer(), options, parse_record(message, "a.jsonl:1"), "a")
+        .notes;
+  };
+  const std::string content = "{% for m in messages %}{{ m.content }}{% endfor %}";
+  const std::string all =
+      content + "{{ messages[0].reasoning_content }}{{ messages[0].tool_calls }}";
+  const std::string thought = R"("content": "yo", "reasoning_content": "think")";
+  EXPECT_EQ(notes(content, thought).unused_thoughts, 1);
+  EXPECT_EQ(notes("plain", thought).unused_thoughts, 1);
+  EXPECT_EQ(notes(content, R"("content": "yo", "thinking": "think")").unused_thoughts, 1);
+  EXPECT_EQ(notes(content, R"("content": "yo", "reasoning_content": null)").unused_thoughts, 0);
+  EXPECT_EQ(notes(all, thought).unused_thoughts, 0);
+  EXPECT_EQ(notes(content, thought).empty, 0);
+  const std::string call = R"("content": "", "tool_calls": [{"name": "f"}])";
+  EXPECT_EQ(notes(content, call).empty, 1);
+  EXPECT_EQ(notes(content, call + R"(, "weight": 0)").empty, 0);
+  EXPECT_EQ(notes(all, call).empty, 0);
+  DatasetStats stats;
+  stats.notes = notes(content, thought);
+  stats.notes += stats.notes;
+  EXPECT_EQ(std::ranges::count(data_warnings(stats),
+                               "2 conversations with what a model thought (reasoning_content), "
+                               "which the chat template ignores"),
+            1);
 }
 
 }  // namespace

@@ -50,6 +50,16 @@ TEST_F(GgufLlama, EveryEndTokenEndsATextOnce) {
   EXPECT_EQ(ends(6), (std::vector<int64_t>{5, 6}));
 }
 
+// 2^32 - 1 stands for none: so have some files of llama.cpp's own.
+TEST_F(GgufLlama, ATokenMayBeNone) {
+  GgufBuilder builder = gguf_llama();
+  builder.u32("tokenizer.ggml.padding_token_id", UINT32_MAX);
+  builder.u32("tokenizer.ggml.unknown_token_id", UINT32_MAX);
+  const GgufFile file(put("a.gguf", builder.build()));
+  EXPECT_EQ(gguf_config(file).pad_token_id, -1);
+  EXPECT_EQ(gguf_tokenizer(file).unk_id, -1);
+}
+
 // A factor without a type is of linear scaling, as in llama.cpp; one of none is of nothing.
 TEST_F(GgufLlama, ScalesLinearlyByAFactorAlone) {
   const auto factor = [&](const char* key, const char* type) {

@@ -400,6 +400,28 @@ TEST_F(QuantisedLayout, ReadsDirectoriesOfOtherPrograms) {
       mentions(model_error([&] { SafetensorsSource source(directory_); }), "both have tensor a."));
 }
 
+// The file that AutoAWQ wrote first, and the form in which compressed-tensors wrote blocks first.
+TEST_F(QuantisedLayout, ReadsOlderConfigurations) {
+  const auto expect_values_of = [&](const char* name) {
+    const SafetensorsSource expected(golden(name));
+    EXPECT_TRUE(same_bits(loaded(), values_of(*expected.find("a.weight"), *make_test_ops())));
+  };
+  const char* blocks = "[\n      24,\n      40\n     ]";
+  change_config("fp8_blocks", blocks, "\"24x40\"");
+  expect_values_of("fp8_blocks");
+  for (const char* bad : {"\"24x\"", "\"24\"", "\"\"", "\"axb\"", "\"24x40x1\""}) {
+    EXPECT_TRUE(mentions(refused_config("fp8_blocks", blocks, bad), "block")) << bad;
+  }
+  write(entries("awq"));
+  put("config.json", "{}");
+  put("quant_config.json",
+      R"({"zero_point": true, "q_group_size": 32, "w_bit": 4, "version": "GEMM"})");
+  expect_values_of("awq");
+  put("quant_config.json",
+      R"({"zero_point": true, "q_group_size": 32, "w_bit": 3, "version": "GEMM"})");
+  EXPECT_TRUE(mentions(load_error(), "quant_config.json: AWQ in 3 bits"));
+}
+
 TEST_F(QuantisedLayout, DamagedFilesAreErrors) {
   std::mt19937 random(5);
   for (const char* name : {"gptq_4_order", "awq", "exl2", "packed_4_order", "int_shared",

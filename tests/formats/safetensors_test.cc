@@ -276,6 +276,26 @@ TEST_F(Sharded, SourceFindsEveryTensor) {
   EXPECT_TRUE(mentions(text, "model-00003-of-00004.safetensors"));
 }
 
+// ExLlamaV2 copies the index of the model that it rounds.
+TEST_F(Safetensors, ReadsFilesBesideTheIndexOfAnotherModel) {
+  const json index = {{"weight_map", {{"a", "model-00001-of-00002.safetensors"}}}};
+  put("model.safetensors.index.json", index.dump());
+  const auto write = [&](const char* file, const char* tensor) {
+    SafetensorsWriter writer(directory_ / file, {{tensor, "F32", {1}}});
+    writer.write(tensor, pattern(4));
+    writer.close();
+  };
+  write("output-00001-of-00002.safetensors", "b");
+  write("output-00002-of-00002.safetensors", "c");
+  EXPECT_EQ(SafetensorsSource(directory_).names(), (std::vector<std::string>{"b", "c"}));
+  // Where a shard is there, it is what is meant; where another is, something went wrong.
+  write("model-00002-of-00002.safetensors", "d");
+  EXPECT_TRUE(mentions(model_error([&] { SafetensorsSource source(directory_); }),
+                       "shard model-00001-of-00002.safetensors is missing"));
+  write("model-00001-of-00002.safetensors", "a");
+  EXPECT_EQ(SafetensorsSource(directory_).names(), std::vector<std::string>{"a"});
+}
+
 TEST_F(Sharded, SourceNamesWhatIsMissing) {
   EXPECT_TRUE(mentions(refused_index({{"a", "model-00009.safetensors"}}),
                        "shard model-00009.safetensors is missing"));

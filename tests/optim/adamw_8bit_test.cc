@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/philox.h"
 #include "optim/adamw_rule.h"
 #include "optim/optimizer.h"
 #include "quant/dynamic_map.h"

@@ -217,6 +217,7 @@ TEST_F(RecipeFileTest, ErrorsNameFileAndLine) {
   says("max_steps: many\n", ":1: max_steps is \"many\", expected a whole number");
   says("model: a\n\nmodel_name_or_path: b\n", ":3: model is set a second time");
   says("lora:\n  rank: 8\n", ":1: lora holds a nested map");
+  says("rank_pattern:\n  a: {b: 1}\n", ":2: rank_pattern holds something nested");
   says("targets: [a, [b]]\n", ":1: targets holds something nested");
   says("model: [a, b]\n", ":1: model is \"[a, b]\", expected text");
   says("- a\n- b\n", ":1: expected one map of options");
@@ -243,6 +244,12 @@ TEST_F(RecipeFileTest, ListsAreReadInBothStyles) {
   for (const char* text : {"targets: [q_proj, v_proj]\n", "targets:\n  - q_proj\n  - v_proj\n",
                            "targets: q_proj,v_proj\n"}) {
     EXPECT_EQ(read({write(text)}).options.list("targets"), expected);
+  }
+  // As PEFT writes it.
+  const std::vector<std::string> pattern = {"down_proj=8", "layers\\.0\\..*=32"};
+  for (const char* text : {"rank_pattern: {down_proj: 8, 'layers\\.0\\..*': 32}\n",
+                           "rank_pattern:\n  down_proj: 8\n  layers\\.0\\..*: 32\n"}) {
+    EXPECT_EQ(parse_recipe_text(text, "x.yaml")[0].items, pattern) << text;
   }
   EXPECT_TRUE(read({write("# nothing\n")}).model.empty());
   EXPECT_TRUE(read({write("")}).model.empty());

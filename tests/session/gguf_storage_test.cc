@@ -5,6 +5,7 @@
 #include "tests/cli/run_program.h"
 #include "tests/formats/gguf_builder.h"
 #include "tests/session/lora_steps.h"
+#include "tests/support/errors.h"
 
 namespace jackscrew {
 namespace {
@@ -112,6 +113,16 @@ TEST(GgufStorage, LoraOverEveryTypeIsThatOverItsValues) {
     for (const auto& [name, format] : plain.formats) EXPECT_EQ(format, "f32") << name;
     expect_same_steps(kept, plain);
     EXPECT_LT(kept.losses[1], kept.losses[0]);
+  }
+}
+
+// The same is said of a type and of a mixture of types.
+TEST(GgufStorage, InMemoryNothingIsConvertedToIt) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  for (const std::string storage : {"storage=q4_k", "storage=q4_k_m"}) {
+    expect_message(ErrorKind::usage, storage + " is of GGUF files", [&] {
+      Session::rehearse(make_recipe({"method=lora", storage}), files, training_use(8));
+    });
   }
 }
 

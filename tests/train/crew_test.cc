@@ -377,6 +377,32 @@ TEST(SlowCrew, ATiedEmbeddingLearnsAtBothEnds) {
   }
 }
 
+// A frozen one does not, whatever is learned beside it: then the ends need nothing of each other.
+TEST(SlowCrew, ASoftPromptBesideATiedEmbeddingIsOnOneStage) {
+  const TinyRun tiny("crew_tied_prompt");
+  int runs = 0;
+  for (const std::string update :
+       {"", "update=fused max_grad_norm=0 gradient_accumulation_steps=3"}) {
+    const std::string one = fmt::format("one{}", runs), many = fmt::format("many{}", runs++);
+    const auto settings = [&](const std::string& output, const std::string& more) {
+      return tied_settings(
+          tiny, output,
+          "method=prompt prompt_tokens=3 weight_decay=0.1 save_steps=5 " + update + " " + more);
+    };
+    train_on_ranks(settings(one, ""), 1);
+    train_on_ranks(settings(many, "pipeline_stages=2"), 2);
+    EXPECT_EQ(tiny.losses(one), tiny.losses(many)) << update;
+    for (const char* file : {"/adapter_model.safetensors", "/checkpoint-5/state.safetensors"}) {
+      EXPECT_TRUE(tiny.text(one + file) == tiny.text(many + file)) << file << " " << update;
+    }
+  }
+  const Recipe recipe = make_recipe(settings_of(
+      tied_settings(tiny, "planned", "method=prompt prompt_tokens=3 pipeline_stages=2")));
+  const ModelFiles files = open_model(recipe.model, "", recipe.tokenizer);
+  const RanksPlan plan = plan_ranks(recipe, files, 2);
+  for (const SessionPlan& rank : plan.ranks) EXPECT_FALSE(rank.updates_tied);
+}
+
 // It is one weight all the same: both ends have the sum of its gradients, of which one counts.
 TEST(SlowCrew, ATiedEmbeddingIsAsImportantInAPipeline) {
   const TinyRun tiny("crew_importance");

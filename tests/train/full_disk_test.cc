@@ -30,8 +30,9 @@ class SlowFullDisk : public ::testing::Test {
   void make_room() const { fs::remove(disk_ / "ballast"); }
 
   // A run on the disk whose messages go to a file beside it. Halts it after its first steps and
-  // fills the disk.
-  std::unique_ptr<Child> on_a_full_disk(const std::string& settings) {
+  // fills the disk, but for what room() says.
+  std::unique_ptr<Child> on_a_full_disk(
+      const std::string& settings, const std::function<int64_t()>& room = [] { return 0; }) {
     auto child = std::make_unique<Child>(tiny_.train("disk/run", settings) + " 2>" +
                                          tiny_.path("said").string() + " #");
     const fs::path log = disk_ / "run/train_log.jsonl";
@@ -39,7 +40,11 @@ class SlowFullDisk : public ::testing::Test {
       return fs::exists(log) && read_text(log).find("\"step\": 3,") != std::string::npos;
     }));
     child->signal(SIGSTOP);
-    fill();
+    if (const int64_t bytes = room(); bytes > 0) {
+      leave(bytes);
+    } else {
+      fill();
+    }
     child->signal(SIGCONT);
     return child;
   }
@@ -100,6 +105,48 @@ TEST_F(SlowFullDisk, ACheckpointIsLeftWhereOneFits) {
   }
   tiny_.must_train("disk/run", settings + "resume=" + checkpoint.string());
   EXPECT_TRUE(tiny_.text("whole/model.safetensors") == tiny_.text("disk/run/model.safetensors"));
+}
+
+// The states of the last step make room for the best only once they are saved, and a result of the
+// best that cannot be written is no more lost than another.
+TEST_F(SlowFullDisk, TheBestIsTakenAgain) {
+  const std::string settings =
+      "method=full gradient_accumulation_steps=32 max_steps=10 eval_steps=2 report_samples=0 "
+      "load_best_model_at_end=true learning_rate=0.2 lr_scheduler_type=constant warmup_steps=0 "
+      "eval_data=" +
+      tiny_.eval_data() + " ";
+  tiny_.must_train("whole", settings);
+  const fs::path elsewhere = tiny_.path("elsewhere");
+  fs::create_directories(elsewhere);
+  for (const bool has_room_for_a_checkpoint : {false, true}) {
+    SCOPED_TRACE(has_room_for_a_checkpoint);
+    ::setenv("TMPDIR", elsewhere.c_str(), 1);
+    const auto child = on_a_full_disk(settings, [&] {
+      const fs::path best = disk_ / "run/checkpoint-2";
+      EXPECT_TRUE(fs::exists(best));
+      return has_room_for_a_checkpoint ? bytes_of_files(best) + (int64_t{64} << 10) : 0;
+    });
+    ::unsetenv("TMPDIR");
+    ASSERT_TRUE(child->until([&] { return said("waiting for space"); })) << tiny_.text("said");
+    EXPECT_EQ(said("the result is not written: "), has_room_for_a_checkpoint);
+    EXPECT_EQ(child->stop(SIGINT), 130) << tiny_.text("said");
+    make_room();
+    std::string again = settings;
+    const fs::path saved = disk_ / "run/checkpoint-10";
+    EXPECT_EQ(fs::exists(saved), has_room_for_a_checkpoint);
+    if (has_room_for_a_checkpoint) {
+      EXPECT_TRUE(said("hint: run the same command again to continue from " + saved.string()))
+          << tiny_.text("said");
+    } else {
+      const std::string text = tiny_.text("said");
+      const size_t begin = text.find("resume=") + 7;
+      again += "resume=" + text.substr(begin, text.find(' ', begin) - begin);
+      EXPECT_NE(again.find("/checkpoint-10"), std::string::npos) << text;
+    }
+    tiny_.must_train("disk/run", again);
+    EXPECT_TRUE(tiny_.text("whole/model.safetensors") == tiny_.text("disk/run/model.safetensors"));
+    fs::remove_all(disk_ / "run");
+  }
 }
 
 // Masters that move need no room that was not reserved, checkpoints linked to them or not.

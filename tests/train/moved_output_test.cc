@@ -1,4 +1,6 @@
-// An output_dir that is moved or removed while a run writes to it, through the program.
+// An output_dir that is not where it was named, or is moved or removed while a run writes to it,
+// through the program.
+#include "tests/cli/expect_refused.h"
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -30,6 +32,14 @@ class SlowMovedOutput : public ::testing::TestWithParam<const char*> {
                                 " max_steps=40 save_steps=4 gradient_accumulation_steps=8 "
                                 "save_total_limit=0 learning_rate=1e-3";
 };
+
+TEST(MovedOutput, ALinkToNothingIsRefused) {
+  const TinyRun tiny("dangling_output");
+  fs::create_symlink("nowhere", tiny.path("out"));
+  expect_refused(
+      run(tiny.train("out") + kErrorsOnly), 2,
+      {"/out is a link to nowhere, which cannot be reached", "hint: make that directory"});
+}
 
 // The run keeps to the directory that it claimed, and another one under the old name to its own.
 TEST_P(SlowMovedOutput, ARunKeepsToTheDirectoryThatItClaimed) {

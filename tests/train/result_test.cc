@@ -109,9 +109,35 @@ TEST(SlowResult, ARunThatReplacesGoesOn) {
       [&] { return tiny.text("out/train_log.jsonl").find("\"step\": 3,") != std::string::npos; }));
   ASSERT_EQ(child.stop(SIGINT), 130);
   EXPECT_EQ(tiny.events("out", "start").size(), 1u);
+  // The result is still that of the first run, and the leave was given for this one alone.
+  const auto before = contents(tiny.path("out"));
+  const Outcome other = run(tiny.train("out", settings + "seed=4") + " 2>&1");
+  EXPECT_EQ(other.exit_code, 2) << other.out;
+  EXPECT_TRUE(says(other, "holds a result, which this run would replace, and ")) << other.out;
+  EXPECT_TRUE(says(other, "seed was 3 then and is 4 now")) << other.out;
+  EXPECT_UNCHANGED(tiny, before);
   tiny.must_train("out", settings);
   tiny.must_train("whole", settings);
   EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));
+}
+
+// Evaluations decide what becomes the result where it is the best; epochs are not read beside
+// max_steps.
+TEST(SlowResult, ARecipeIsTheSameWhereItsResultIs) {
+  const TinyRun tiny("same_recipe");
+  const std::string settings =
+      "method=full max_steps=4 load_best_model_at_end=true report_samples=0 eval_data=" +
+      tiny.eval_data() + " ";
+  tiny.must_train("out", settings + "eval_steps=2 num_train_epochs=2");
+  const auto before = contents(tiny.path("out"));
+  const Outcome again =
+      run(tiny.train("out", settings + "eval_steps=2 num_train_epochs=5") + " 2>&1");
+  EXPECT_EQ(again.exit_code, 0) << again.out;
+  EXPECT_TRUE(says(again, "nothing to do")) << again.out;
+  const Outcome other = run(tiny.train("out", settings + "eval_steps=1") + " 2>&1");
+  EXPECT_EQ(other.exit_code, 2) << other.out;
+  EXPECT_TRUE(says(other, "eval_steps was 2 then and is 1 now")) << other.out;
+  EXPECT_UNCHANGED(tiny, before);
 }
 
 // What a stopped run says is what continues it: the settings that made it begin elsewhere are left

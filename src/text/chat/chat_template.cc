@@ -32,6 +32,31 @@ bool has_calls(const Message& message) {
   return calls != nullptr && !calls->is_none();
 }
 
+// Where data have what a model thought before its answer.
+constexpr std::string_view kThoughts[] = {"reasoning_content", "reasoning", "thinking"};
+
+// Notes what is in a conversation's messages that its format does not write. `mentions(name)` says
+// whether it may write a field.
+template <class Mentions>
+void note_unwritten(std::span<const Message> messages, const Mentions& mentions,
+                    RenderedChat& chat) {
+  for (const Message& message : messages) {
+    if (message.role != "assistant") continue;
+    const auto is_written = [&](const auto& field) {
+      return field.second.truth() && mentions(field.first);
+    };
+    const auto is_thought = [](const auto& field) {
+      return field.second.truth() &&
+             std::ranges::find(kThoughts, field.first) != std::end(kThoughts);
+    };
+    const bool has_thoughts = std::ranges::any_of(message.fields, is_thought);
+    if (has_thoughts && std::ranges::none_of(kThoughts, mentions)) chat.unused_thoughts = true;
+    const bool is_blank = message.content.find_first_not_of(" \t\r\n") == std::string::npos;
+    const bool is_empty = is_blank && std::ranges::none_of(message.fields, is_written);
+    if (message.trained && is_empty) chat.empty_answer = true;
+  }
+}
+
 bool lacks_text(const Message& message) {
   return message.kind != MessageContent::text;
 }
@@ -114,6 +139,8 @@ class Renderer {
     }
     chat.unused_tools = (tools_.truth() && !jinja_.mentions("tools")) ||
                         (std::ranges::any_of(messages_, has_calls) && !jinja_.mentions(kCalls));
+    note_unwritten(
+        messages_, [&](std::string_view name) { return jinja_.mentions(name); }, chat);
     size_t begin = 0;
     for (const Text::Run& run : text.runs()) {
       while (begin < run.end) {
@@ -350,7 +377,12 @@ RenderedChat render_chat(const ChatFormat& format, std::span<const Message> mess
   const bool own = !tools.is_none() && !format.tools.is_none();
   const ChatTemplate& chat = own ? format.tools : format.general;
   if (chat.refusal) throw Error(*chat.refusal);
-  if (chat.is_none()) return {render_plain(format.eos_token, messages, tools)};
+  if (chat.is_none()) {
+    RenderedChat plain{render_plain(format.eos_token, messages, tools)};
+    note_unwritten(
+        messages, [](std::string_view) { return false; }, plain);
+    return plain;
+  }
   try {
     return Renderer(format, messages, answer_follows, tools, *chat.jinja).render();
   } catch (const Error& error) {

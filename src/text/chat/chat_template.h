@@ -65,7 +65,12 @@ struct RenderedChat {
   // Trained answers that follow a part of the generation prompt: the template ends that with more,
   // such as `<think>`, which it does not write before an answer.
   int64_t after_part_of_prompt = 0;
-  bool unused_tools = false;  // there are tools or tool calls, and the template mentions none
+  // There are tools or tool calls, or an assistant's thoughts (reasoning_content), and the template
+  // mentions none.
+  bool unused_tools = false;
+  bool unused_thoughts = false;
+  // A trained answer has nothing but space, and no field that the template mentions.
+  bool empty_answer = false;
 };
 
 // The format that the recipe's `chat_template` names: "auto" (the model's own template, or plain),

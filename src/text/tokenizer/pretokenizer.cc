@@ -205,17 +205,17 @@ void PreTokenizer::split_from(size_t step, std::string_view text, Scratch& scrat
   pcre2_match_data* match = scratch.match[step].get();
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   size_t done = 0;
-  while (done < text.size()) {
+  size_t from = 0;  // where the search begins
+  while (from < text.size()) {
     int code = PCRE2_ERROR_JIT_STACKLIMIT;
     if (pattern.compiled_to_machine_code) {
-      code = pcre2_jit_match(pattern.code.get(), subject, text.size(), done, PCRE2_NOTEMPTY, match,
+      code = pcre2_jit_match(pattern.code.get(), subject, text.size(), from, 0, match,
                              pattern.context.get());
     }
     // The interpreter keeps its stack on the heap: slower, but it handles any piece.
     if (code == PCRE2_ERROR_JIT_STACKLIMIT) {
-      code = pcre2_match(pattern.code.get(), subject, text.size(), done,
-                         PCRE2_NOTEMPTY | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match,
-                         pattern.context.get());
+      code = pcre2_match(pattern.code.get(), subject, text.size(), from,
+                         PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match, pattern.context.get());
     }
     if (code == PCRE2_ERROR_NOMATCH) break;
     if (code < 0) {
@@ -225,9 +225,15 @@ void PreTokenizer::split_from(size_t step, std::string_view text, Scratch& scrat
     const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(match);
     const size_t begin = bounds[0];
     const size_t end = bounds[1];
+    // As Hugging Face's tokenizers do: an empty match is a cut, but none where the last match
+    // ended; from there the search skips a character, even if another match begins at it.
+    if (begin == end && end == done) {
+      from = done + utf8_length(text[done]);
+      continue;
+    }
     if (begin > done) split_from(step + 1, text.substr(done, begin - done), scratch);
-    split_from(step + 1, text.substr(begin, end - begin), scratch);
-    done = end;
+    if (end > begin) split_from(step + 1, text.substr(begin, end - begin), scratch);
+    done = from = end;
   }
   if (done < text.size()) split_from(step + 1, text.substr(done), scratch);
 }

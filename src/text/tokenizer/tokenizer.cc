@@ -50,6 +50,20 @@ void TokenizerData::set_pre_tokenizer(std::string_view name) {
   if (named.nfc) normalizer.push_back({});
 }
 
+bool same_tokens(const TokenizerData& a, const TokenizerData& b) {
+  const auto token = [](const TokenizerData& data, size_t id) -> const std::string* {
+    if (id >= data.tokens.size()) return nullptr;
+    const bool unused = !data.kinds.empty() && data.kinds[id] == TokenKind::unused;
+    return unused ? nullptr : &data.tokens[id];
+  };
+  for (size_t id = 0; id < std::max(a.tokens.size(), b.tokens.size()); ++id) {
+    const std::string *of_a = token(a, id), *of_b = token(b, id);
+    if ((of_a == nullptr) != (of_b == nullptr)) return false;
+    if (of_a != nullptr && *of_a != *of_b) return false;
+  }
+  return true;
+}
+
 std::pair<std::string, std::string> parse_merge(std::string_view text) {
   const size_t space = text.find(' ', 1);
   if (space == std::string_view::npos || space + 1 == text.size()) {

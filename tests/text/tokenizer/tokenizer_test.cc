@@ -138,6 +138,15 @@ TEST(PreTokenizer, PatternsMeanWhatTheyMeanToOniguruma) {
       {"(a(?i)b|c)d", "aBd Cd cd aCd aD", {"aBd", " Cd cd ", "aCd", " aD"}},
       {R"(\v|[\v])", "a\x0b\n", {"a", "\x0b", "\n"}},
       {R"(\Qa\E|[\V])", "QaE aV", {"QaE", " a", "V"}},
+      // An empty match cuts, but not where the last one ended.
+      {R"((?=(\d{3})+(?!\d)))", "1234567", {"1", "234", "567"}},
+      {"(?=[A-Z])", "helloWorld\u00c4Bc", {"hello", "World\u00c4", "Bc"}},
+      {"(?<=a)", "aab", {"a", "a", "b"}},
+      {"a*", "baac", {"b", "aa", "c"}},
+      {"|a", "aab", {"a", "a", "b"}},
+      {"a|", "bab", {"b", "a", "b"}},
+      {"x*", "\u00e4\u00f6", {"\u00e4", "\u00f6"}},
+      {"$", "ab", {"ab"}},
   };
   for (const auto& [pattern, text, want] : cases) {
     const std::vector<PreTokenizerStep> steps = {{PreTokenizerStep::Kind::regex, pattern}};

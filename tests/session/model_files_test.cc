@@ -1,0 +1,90 @@
+// What a model's files are taken for when they are opened.
+#include "session/model_files.h"
+
+#include <gtest/gtest.h>
+
+#include "formats/safetensors.h"
+#include "tests/cli/run_program.h"
+#include "tests/formats/gguf_builder.h"
+#include "text/tokenizer/tokenizer_json.h"
+
+namespace jackscrew {
+namespace {
+
+// A file of seven tokens and two unused ones, one of which pads the vocabulary.
+std::string padded_gguf() {
+  GgufBuilder out;
+  out.text("general.architecture", "llama");
+  out.u32("llama.block_count", 1);
+  out.u32("llama.context_length", 64);
+  out.u32("llama.embedding_length", 32);
+  out.u32("llama.feed_forward_length", 64);
+  out.u32("llama.attention.head_count", 2);
+  out.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  out.text("tokenizer.ggml.model", "gpt2");
+  out.text("tokenizer.ggml.pre", "gpt-2");
+  out.texts("tokenizer.ggml.tokens",
+            {"a", "b", "ab", "[PAD3]", "<s>", "</s>", "<eot>", "c", "[PAD8]"});
+  out.array<int32_t>("tokenizer.ggml.token_type", GgufType::i32, {1, 1, 1, 5, 3, 3, 3, 1, 5});
+  out.texts("tokenizer.ggml.merges", {"a b"});
+  out.u32("tokenizer.ggml.eos_token_id", 5);
+  out.u32("tokenizer.ggml.eot_token_id", 6);
+  out.tensor("token_embd.weight", 0, {32, 9}, std::string(32 * 9 * 4, '\1'));
+  return out.build();
+}
+
+// tokenizer.json, as a run writes it beside its adapter, has no unused tokens.
+TEST(OpenModel, TakesTheTokenizerBesideAnAdapterForTheModelsOwn) {
+  const TemporaryDirectory directory("jackscrew_model_files");
+  const std::string model = directory.file("m.gguf", padded_gguf());
+  TokenizerData data = open_model(model).tokenizer.value();
+  const std::string adapter = directory.path().string();
+  const auto owner = [&] {
+    directory.file("tokenizer.json", to_tokenizer_json(data));
+    return open_model(model, adapter).tokenizer_owner;
+  };
+  EXPECT_EQ(owner(), TokenizerOwner::model);
+  EXPECT_TRUE(open_model(model, adapter).has_tokens_of(Tokenizer(data)));
+  TokenizerData good = data;
+  data.tokens[7] = "d";
+  EXPECT_EQ(owner(), TokenizerOwner::adapter);
+  data = good;
+  data.kinds[8] = TokenKind::added;
+  EXPECT_EQ(owner(), TokenizerOwner::adapter);
+  data = good;
+  data.kinds[7] = TokenKind::unused;
+  EXPECT_EQ(owner(), TokenizerOwner::adapter);
+}
+
+// A golden layer as the head of a model.
+void write_head(const fs::path& to, const std::string& layout) {
+  const SafetensorsFile file(fs::path(kTestData) / "golden/quantised" / layout /
+                             "model.safetensors");
+  std::vector<SafetensorsSpec> specs;
+  const auto name = [](const SafetensorsEntry& entry) { return "lm_head" + entry.name.substr(1); };
+  for (const SafetensorsEntry& entry : file.entries()) {
+    specs.push_back({name(entry), entry.dtype, entry.shape});
+  }
+  SafetensorsWriter writer(to, specs);
+  for (const SafetensorsEntry& entry : file.entries()) writer.write(name(entry), entry.bytes);
+  writer.close();
+}
+
+// ExLlama's programs leave tie_word_embeddings true, and round the head apart from the embedding.
+TEST(OpenModel, AHeadOfExllamaIsNotTheEmbedding) {
+  const TemporaryDirectory directory("jackscrew_model_files");
+  directory.file("config.json", R"({
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 96,
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "max_position_embeddings": 128, "tie_word_embeddings": true})");
+  const auto is_tied = [&](const char* layout) {
+    write_head(directory.path() / "model.safetensors", layout);
+    return open_model(directory.path().string()).config.tie_word_embeddings;
+  };
+  EXPECT_FALSE(is_tied("exl2"));
+  EXPECT_FALSE(is_tied("exl3_4_mcg"));
+  EXPECT_TRUE(is_tied("int"));
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -102,28 +102,28 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
   const fs::path output = recipe.output_dir;
   const fs::path its_end = checkpoint_path(output, ended.step);
   const bool can_go_on = fs::exists(its_end);
-  auto [changes, is_same_run] = changes_since(output, recipe);
+  Changes changes = changes_since(output, recipe);
   ErrorKind kind = ErrorKind::usage;
   const auto compare = [&](const char* what, const std::string& then, const std::string& now,
                            ErrorKind kind_of_it) {
     if (then.empty() || then == now) return;
-    if (is_same_run) kind = kind_of_it;
-    is_same_run = false;
-    changes.push_back(fmt::format("the {} {} then and {} now", what, then, now));
+    if (changes.is_same_run) kind = kind_of_it;
+    changes.is_same_run = false;
+    changes.texts.push_back(fmt::format("the {} {} then and {} now", what, then, now));
   };
   compare("data were", ended.inputs.data, inputs.data, ErrorKind::data);
   compare("model had", ended.inputs.model, inputs.model, ErrorKind::model);
-  if (changes.empty()) {
+  if (changes.texts.empty()) {
     const char* more = ended.step < total_steps ? "give a larger early_stopping_patience"
                                                 : "give a larger max_steps or num_train_epochs";
     return FinishedRun{ended.step, can_go_on ? more : train_on(output)};
   }
   const bool from_its_end = !checkpoint.empty() && is_same_file(checkpoint, its_end);
-  if (is_same_run && from_its_end && total_steps > ended.step) return std::nullopt;
+  if (changes.is_same_run && from_its_end && total_steps > ended.step) return std::nullopt;
   throw Error(
       kind,
       fmt::format("output_dir {} holds the result of a finished run of {}: {}", output.string(),
-                  counted(ended.step, "step"), fmt::join(changes, ", ")),
+                  counted(ended.step, "step"), fmt::join(changes.texts, ", ")),
       fmt::format("give another output_dir; {}{}", kAnew,
                   can_go_on
                       ? fmt::format(", or with resume={} goes on from its end; with all of it "

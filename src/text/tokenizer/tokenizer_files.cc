@@ -147,10 +147,8 @@ TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::
   data.bos = narrow<int32_t>(from.bos_id);
   data.eos = narrow<int32_t>(from.eos_id);
   data.pad = narrow<int32_t>(from.pad_id);
-  if (from.unk_id >= 0) data.unk = narrow<int32_t>(from.unk_id);
-  // Byte-level files name an unknown token, too, often the one that ends texts. llama.cpp and the
-  // models' own tokenizers drop a byte without a token all the same.
-  if (sentencepiece) data.missing_id = data.unk;
+  if (from.unk_id >= 0 || !sentencepiece) data.unk = narrow<int32_t>(from.unk_id);
+  data.missing_id = data.unk;
   data.add_bos = from.add_bos.value_or(data.bos >= 0 && adds_bos_by_default(from));
   data.chat_template = from.chat_template;
   data.tool_template = from.tool_template;

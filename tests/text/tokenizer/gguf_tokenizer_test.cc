@@ -57,21 +57,6 @@ TEST(GgufTokenizer, ByteLevelNeedsItsMerges) {
   EXPECT_EQ(gguf_tokenizer_data(metadata, "m.gguf").tokens, metadata.tokens);
 }
 
-// SmolLM2 has no token for some control characters, and names <|endoftext|> as the unknown token.
-TEST(GgufTokenizer, ByteLevelDropsAByteWithoutAToken) {
-  GgufTokenizerMetadata metadata = to_gguf_tokenizer(golden_data("smollm"));
-  metadata.tokens = {"a", "b", "<|endoftext|>"};
-  metadata.token_types = {1, 1, 3};
-  metadata.merges.clear();
-  metadata.unk_id = 2;
-  const TokenizerData data = gguf_tokenizer_data(metadata, "m.gguf");
-  EXPECT_EQ(data.unk, 2);
-  EXPECT_EQ(Tokenizer(data).encode("a\x14"
-                                   "b\xFF",
-                                   true),
-            (std::vector<int32_t>{0, 1}));
-}
-
 // As llama.cpp does: the key of the file, else the name of its pre-tokenizer.
 TEST(GgufTokenizer, AddsBosByThePreTokenizerWhereTheFileDoesNotSay) {
   TokenizerData data = golden_data("llama3");

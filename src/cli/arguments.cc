@@ -105,6 +105,7 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
     if (recipe.print_config || launched_rank() > 0) break;
     warn(fmt::format("{} does not use {}", command, name));
   }
+  if (row != nullptr && !recipe.print_config) warn_of_untrained(recipe, *row);
   recipe.python_environments = python_environments();
   return recipe;
 }
@@ -118,8 +119,6 @@ int with_recipe(Arguments arguments, size_t max_operands, const std::string& com
     fmt::print("{}", given_yaml(takes ? with_adapter_options(recipe) : recipe));
     return 0;
   }
-  const Subcommand* row = find_subcommand(command);
-  if (row != nullptr) warn_of_untrained(recipe, *row);
   return run(recipe);
 }
 

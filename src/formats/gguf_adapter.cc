@@ -80,13 +80,13 @@ void refuse_what_has_no_place(const PeftAdapter& adapter) {
 // Both factors of every module, in the model's order.
 std::vector<AdapterPart> parts_of(const ModelConfig& config, const PeftAdapter& adapter,
                                   const LoraScales& scales, const Format& format) {
-  std::map<std::string, const PeftTensor*> arrays;
-  for (const PeftTensor& array : adapter.tensors) arrays[array.name] = &array;
+  std::map<std::string, const PeftTensor*> tensors;
+  for (const PeftTensor& tensor : adapter.tensors) tensors[tensor.name] = &tensor;
   std::vector<AdapterPart> parts;
   for (const WeightSpec& weight : weights_of(config, StageSpec::whole(config))) {
     const std::string path = weight.path();
-    const auto a = arrays.find(path + ".lora_A.weight"), b = arrays.find(path + ".lora_B.weight");
-    if (!weight.is_block_matrix() || a == arrays.end() || b == arrays.end()) continue;
+    const auto a = tensors.find(path + ".lora_A.weight"), b = tensors.find(path + ".lora_B.weight");
+    if (!weight.is_block_matrix() || a == tensors.end() || b == tensors.end()) continue;
     const int64_t rank = a->second->shape[0];
     const auto add = [&](const PeftTensor& from, const char* ending, std::vector<int64_t> shape) {
       if (from.shape != shape) another_model(from, "is not the model's " + shape_text(shape));
@@ -98,10 +98,10 @@ std::vector<AdapterPart> parts_of(const ModelConfig& config, const PeftAdapter& 
     add(*b->second, ".lora_b", {weight.rows, rank});
     parts.back().factor = scales.factor(path, rank);
     parts.back().interleaved_heads = gguf_interleaved_heads(config, weight);
-    arrays.erase(a);
-    arrays.erase(b);
+    tensors.erase(a);
+    tensors.erase(b);
   }
-  if (!arrays.empty()) another_model(*arrays.begin()->second, "has no place in the model");
+  if (!tensors.empty()) another_model(*tensors.begin()->second, "has no place in the model");
   return parts;
 }
 

@@ -60,15 +60,24 @@ void write_tensor(Ops& ops, const Tensor& view, const Sink& sink) {
   }
 }
 
-// Fills a contiguous tensor from bytes of exactly its size, of any alignment.
-inline void read_tensor(Ops& ops, std::span<const uint8_t> from, const Tensor& view) {
+// Fills a contiguous tensor a chunk at a time: source(begin, chunk) writes its bytes from `begin`
+// on, always whole elements.
+template <class Source>
+void fill_tensor(Ops& ops, const Tensor& view, const Source& source) {
   const Tensor bytes(view.raw(), DType::u8, {view.bytes()});
   std::vector<uint8_t> chunk(static_cast<size_t>(std::min(kTransferBytes, view.bytes())));
   for (int64_t begin = 0; begin < view.bytes(); begin += kTransferBytes) {
     const int64_t end = std::min(view.bytes(), begin + kTransferBytes);
-    std::memcpy(chunk.data(), from.data() + begin, static_cast<size_t>(end - begin));
+    source(begin, std::span(chunk).first(static_cast<size_t>(end - begin)));
     ops.copy(bytes.columns(begin, end), Tensor(chunk.data(), DType::u8, {1, end - begin}));
   }
+}
+
+// Fills a contiguous tensor from bytes of exactly its size, of any alignment.
+inline void read_tensor(Ops& ops, std::span<const uint8_t> from, const Tensor& view) {
+  fill_tensor(ops, view, [&](int64_t begin, std::span<uint8_t> chunk) {
+    std::memcpy(chunk.data(), from.data() + begin, chunk.size());
+  });
 }
 
 }  // namespace jackscrew

@@ -37,15 +37,14 @@ std::vector<int64_t> shape_of(const Tensor& tensor) {
   return shape;
 }
 
-// Copies an adapter's values to a contiguous tensor of f32 of the same size, a chunk at a time.
+// Copies an adapter's values to a contiguous tensor of f32 of the same size.
 void fill(Ops& ops, const PeftTensor& from, const Tensor& to) {
-  constexpr int64_t kChunk = kTransferBytes / int64_t{sizeof(float)};
-  const Tensor flat = to.reshaped({1, to.size()});
-  for (int64_t begin = 0; begin < to.size(); begin += kChunk) {
-    const int64_t end = std::min(to.size(), begin + kChunk);
-    std::vector<float> values = from.values(begin, end);
-    ops.copy(flat.columns(begin, end), Tensor(values.data(), DType::f32, {1, end - begin}));
-  }
+  fill_tensor(ops, to, [&](int64_t begin, std::span<uint8_t> chunk) {
+    constexpr int64_t kBytes = sizeof(float);
+    const std::vector<float> values =
+        from.values(begin / kBytes, (begin + std::ssize(chunk)) / kBytes);
+    std::memcpy(chunk.data(), values.data(), chunk.size());
+  });
 }
 
 // Whether the recipe's value of an option equals the adapter's, or leaves the choice to it.

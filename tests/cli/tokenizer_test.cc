@@ -14,14 +14,7 @@ using nlohmann::json;
 // A Llama of one layer with a vocabulary of 260 in a tokenizer of that kind: "llama" is
 // SentencePiece's.
 std::string gguf_with_tokenizer(const std::string& kind) {
-  GgufBuilder out;
-  out.text("general.architecture", "llama");
-  out.u32("llama.block_count", 1);
-  out.u32("llama.context_length", 64);
-  out.u32("llama.embedding_length", 32);
-  out.u32("llama.feed_forward_length", 48);
-  out.u32("llama.attention.head_count", 2);
-  out.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  GgufBuilder out = gguf_llama_shape(32, 48, 2);
   out.text("tokenizer.ggml.model", kind);
   std::vector<std::string> tokens = {"<unk>", "<s>", "</s>", "\u2581a", "\u2581", "a", "b"};
   std::vector<int32_t> types = {2, 3, 3, 1, 1, 1, 1};

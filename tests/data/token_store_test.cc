@@ -177,16 +177,21 @@ TEST_F(TokenFileTest, DamagedIsWrittenAgain) {
   write_data(6);
   const Dataset plain = read_kept(options(100)).first;
   const std::string good = read_text(kept_);
+  // `plain` still has the good file mapped.
+  const auto replace = [&](const std::string& bytes) {
+    fs::remove(kept_);
+    write("kept.tokens", bytes);
+  };
   for (size_t size = 0; size < good.size(); size += size + 80 < good.size() ? 61 : 5) {
-    write_text_atomic(kept_, good.substr(0, size));
+    replace(good.substr(0, size));
     EXPECT_FALSE(read_kept(options(100)).second) << size;
   }
   // Of a single byte changed, the outcome is the same data, other tokens of the vocabulary, or an
   // error; never anything beyond the file.
-  for (size_t at = 0; at < good.size(); at += 7) {
+  for (size_t at = 0; at < good.size(); at += 3) {
     std::string bad = good;
     bad[at] = static_cast<char>(bad[at] ^ 0x41);
-    write_text_atomic(kept_, bad);
+    replace(bad);
     try {
       const Dataset data = read_kept(options(100)).first;
       for (const Example& example : examples_of(data)) {

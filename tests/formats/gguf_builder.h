@@ -85,4 +85,18 @@ class GgufBuilder {
   uint64_t tensor_count_ = 0;
 };
 
+// The hyper-parameters of a Llama of one layer.
+inline GgufBuilder gguf_llama_shape(uint32_t hidden_size, uint32_t intermediate_size,
+                                    uint32_t heads) {
+  GgufBuilder out;
+  out.text("general.architecture", "llama");
+  out.u32("llama.block_count", 1);
+  out.u32("llama.context_length", 64);
+  out.u32("llama.embedding_length", hidden_size);
+  out.u32("llama.feed_forward_length", intermediate_size);
+  out.u32("llama.attention.head_count", heads);
+  out.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  return out;
+}
+
 }  // namespace jackscrew

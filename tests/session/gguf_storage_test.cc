@@ -57,15 +57,8 @@ const std::vector<GgufStorage>& gguf_storages() {
 
 // One layer of 256 and heads of 64, whose linears are of that type.
 std::string tiny_gguf(const GgufStorage& storage) {
-  GgufBuilder out;
-  out.text("general.architecture", "llama");
-  out.u32("llama.block_count", 1);
-  out.u32("llama.context_length", 64);
-  out.u32("llama.embedding_length", 256);
-  out.u32("llama.feed_forward_length", 512);
-  out.u32("llama.attention.head_count", 4);
+  GgufBuilder out = gguf_llama_shape(256, 512, 4);
   out.u32("llama.attention.head_count_kv", 2);
-  out.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
   std::mt19937 random(3);
   const auto floats = [&](const std::string& name, uint64_t cols, uint64_t rows) {
     std::string bytes;

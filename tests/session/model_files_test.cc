@@ -13,14 +13,7 @@ namespace {
 
 // A file of seven tokens and two unused ones, one of which pads the vocabulary.
 std::string padded_gguf() {
-  GgufBuilder out;
-  out.text("general.architecture", "llama");
-  out.u32("llama.block_count", 1);
-  out.u32("llama.context_length", 64);
-  out.u32("llama.embedding_length", 32);
-  out.u32("llama.feed_forward_length", 64);
-  out.u32("llama.attention.head_count", 2);
-  out.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  GgufBuilder out = gguf_llama_shape(32, 64, 2);
   out.text("tokenizer.ggml.model", "gpt2");
   out.text("tokenizer.ggml.pre", "gpt-2");
   out.texts("tokenizer.ggml.tokens",

@@ -207,16 +207,16 @@ class RotaryLearner : public Learner {
     notes.lines.push_back(fmt::format("{:.0f}% of them change every {}; {}", 100.0 * options_.churn,
                                       counted(steps_per_rotation_, "step"), rates));
     const int64_t windows = ceil_div(total_steps_, steps_per_rotation_);
-    int64_t waiting = 0;
     RotationParts ahead = *rotation_;
-    while (ahead.window() < windows) ahead.advance();
-    for (const int64_t turns : ahead.turns()) waiting += turns == 0 ? 1 : 0;
+    const auto count_waiting = [&] { return std::ranges::count(ahead.turns(), 0); };
+    while (ahead.window() < windows && count_waiting() > 0) ahead.advance();
+    const auto waiting = static_cast<size_t>(count_waiting());
     if (waiting > 0) {
       notes.warnings.push_back(
           fmt::format("in {} only {} of {} groups are trained: a round takes {}; lower "
                       "steps_per_rotation, raise active_params, or train longer",
-                      counted(total_steps_, "step"), groups_.size() - static_cast<size_t>(waiting),
-                      groups_.size(), counted(windows_of_a_round_ * steps_per_rotation_, "step")));
+                      counted(total_steps_, "step"), groups_.size() - waiting, groups_.size(),
+                      counted(windows_of_a_round_ * steps_per_rotation_, "step")));
     }
     return notes;
   }

@@ -1,6 +1,7 @@
 // The hyper-parameters of a model, under the names of Hugging Face's config.json.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -91,8 +92,9 @@ struct ModelConfig {
   int64_t parameter_count() const;
   // The longest sequence that the rotary positions support.
   int64_t longest_sequence() const;
+  // Capped at 2^53, which no sequence reaches, for positions are added to it.
   int64_t window_of(int64_t layer) const {
-    return layer >= first_sliding_layer ? sliding_window : 0;
+    return layer >= first_sliding_layer ? std::min(sliding_window, int64_t{1} << 53) : 0;
   }
   bool rotates(int64_t layer) const {
     return unrotated.empty() || !unrotated[static_cast<size_t>(layer)];

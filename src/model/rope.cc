@@ -100,18 +100,27 @@ RopeTable make_rope_table(const ModelConfig& config, int64_t max_positions, Memo
   RopeTable table{OwnedTensor(memory, Purpose::workspace, DType::f32, {max_positions, half}),
                   OwnedTensor(memory, Purpose::workspace, DType::f32, {max_positions, half})};
   if (ops.plans_only()) return table;
-  std::vector<float> cosine;
-  std::vector<float> sine;
+  // A panel of positions at a time: on the host this takes no memory that counts.
+  constexpr int64_t kPanelPositions = 1024;
+  std::vector<float> cosine;  // [positions of the panel, head_dim / 2]
+  std::vector<float> sine;    // [positions of the panel, head_dim / 2]
   const auto scale = static_cast<float>(config.rope_scaling.attention_factor);
-  for (int64_t position = 0; position < max_positions; ++position) {
-    for (const float frequency : frequencies) {
-      const auto angle = static_cast<double>(static_cast<float>(position) * frequency);
-      cosine.push_back(scale * static_cast<float>(std::cos(angle)));
-      sine.push_back(scale * static_cast<float>(std::sin(angle)));
+  for (int64_t begin = 0; begin < max_positions; begin += kPanelPositions) {
+    const int64_t end = std::min(begin + kPanelPositions, max_positions);
+    cosine.clear();
+    sine.clear();
+    for (int64_t position = begin; position < end; ++position) {
+      for (const float frequency : frequencies) {
+        const auto angle = static_cast<double>(static_cast<float>(position) * frequency);
+        cosine.push_back(scale * static_cast<float>(std::cos(angle)));
+        sine.push_back(scale * static_cast<float>(std::sin(angle)));
+      }
     }
+    ops.copy(table.cosine.view().rows(begin, end),
+             Tensor(cosine.data(), DType::f32, {end - begin, half}));
+    ops.copy(table.sine.view().rows(begin, end),
+             Tensor(sine.data(), DType::f32, {end - begin, half}));
   }
-  ops.copy(table.cosine.view(), Tensor(cosine.data(), DType::f32, {max_positions, half}));
-  ops.copy(table.sine.view(), Tensor(sine.data(), DType::f32, {max_positions, half}));
   return table;
 }
 

@@ -55,6 +55,7 @@ constexpr ForeignName kOptions[] = {
     {"trust_remote_code hf_use_auth_token push_to_hub hub_model_id",
      "nothing is downloaded, uploaded or run from a model's repository"},
     {"neftune_noise_alpha", "NEFTune is not there"},
+    {"chat_template_jinja chat_template_file chat_template_path", "chat_template=FILE.jinja"},
     {"max_tokens n_predict", "max_new_tokens=N bounds an answer"},
     {"temp", "temperature=X"},
     {"system_prompt", "system=TEXT"},

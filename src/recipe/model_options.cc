@@ -41,9 +41,9 @@ constexpr OptionSpec kModelOptions[] = {
     {.name = "chat_template",
      .type = text,
      .default_text = "auto",
-     .help = "auto: the model's own; plain; chatml llama2 llama3 mistral zephyr alpaca",
-     .aliases = "template",
-     .choices = "auto plain chatml llama2 llama3 mistral zephyr alpaca"},
+     .help = "auto: the model's own; plain; chatml llama2 llama3 mistral zephyr alpaca; or a file "
+             "X.jinja",
+     .aliases = "template"},
     {.name = "chat_date",
      .type = text,
      .default_text = "today",
@@ -64,6 +64,7 @@ void ModelSettings::read(const OptionSet& options) {
   checkpoint_dtype = options.text("checkpoint_dtype");
   tokenizer = options.text("tokenizer");
   chat_template = options.text("chat_template");
+  require_chat_template(chat_template);
   chat_date = parse_chat_date(options.text("chat_date"));
   if (random_init && !adapter.empty()) {
     throw Error(ErrorKind::usage, "init is random, but an adapter is given",

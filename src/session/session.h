@@ -63,7 +63,7 @@ struct SessionPlan {
   int64_t gradients = 0;     // how many tensors learn, now or later
   // This is an end of a pipeline, and the embedding, which the other end holds as well, learns.
   bool updates_tied = false;
-  Traffic sent;  // in a step of full micro-batches
+  Traffic sent;  // at most, in a step of full micro-batches
 };
 
 // Throws Error(usage) where a model has no gradients. A stage of it may have none.

@@ -19,9 +19,10 @@ Traffic Session::rehearse_work() {
   step.micro_batches.assign(static_cast<size_t>(use_.place.layout.lanes), batch);
   Traffic sent;
   if (use_.training) {
+    const Traffic before = peers_->sent();
     accumulate(step, 0.0, 0);
     update({});
-    sent = peers_->sent();
+    sent = {peers_->sent().stream - before.stream, peers_->sent().gradient - before.gradient};
     non_finite_parameter();
     for (const auto& parameter : stage_->parameters()) {  // the result
       const Weight& weight = *parameter->weight;
@@ -52,13 +53,14 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   plan.recompute = recompute;
   {
     Session measuring(recipe, files, use, plan, Mode::measure);
-    measuring.rehearse_work();
+    plan.sent = measuring.rehearse_work();
     for (int64_t i = 0; use.training && i < measuring.learner_->rehearsal_cases(); ++i) {
       Context run = measuring.context(true);
       measuring.learner_->enter_rehearsal_case(run, i);
       measuring.watch_gradients();
-      measuring.rehearse_work();
+      plan.sent.gradient = std::max(plan.sent.gradient, measuring.rehearse_work().gradient);
     }
+    plan.sent.stream = checked_mul(plan.sent.stream, recipe.gradient_accumulation_steps);
     plan.arenas = {measuring.scratch_.high_water(),
                    measuring.flights_.front().buffers.stash_bytes(), measuring.staging_high_water_,
                    measuring.shared_gradients_.high_water(), measuring.cache_arena_.high_water()};
@@ -72,8 +74,7 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
     plan.gradients = std::ssize(booked.gradient_sizes());
     plan.updates_tied = booked.updates_tied();
   }
-  plan.sent = booked.rehearse_work();
-  plan.sent.stream = checked_mul(plan.sent.stream, recipe.gradient_accumulation_steps);
+  booked.rehearse_work();
   plan.ledger = booked.memory_->ledger();
   plan.host = booked.host_ledger();
   plan.disk = booked.disk_ledger();

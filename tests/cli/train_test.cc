@@ -186,7 +186,10 @@ TEST(SlowTrain, ResultsKeepTheirChatTemplate) {
   tiny.must_train("lora_again", "max_steps=1 method=lora" + model("base") + adapter("lora"));
   tiny.must_train("plain",
                   "max_steps=1 method=lora chat_template=plain" + model("base") + adapter("lora"));
-  for (const char* output : {"full", "lora", "full_again", "lora_again"}) {
+  const std::string of_file = " chat_template=" + tiny.file("own.jinja", chatml);
+  tiny.must_train("of_file", "max_steps=1 method=full" + of_file + model("base"));
+  EXPECT_EQ(preview(model("of_file")), expected);
+  for (const char* output : {"full", "lora", "full_again", "lora_again", "of_file"}) {
     // The tokenizer puts BOS before each text; others who run the template are to do so too.
     EXPECT_EQ(tiny.text(std::string(output) + "/chat_template.jinja"), "{{- bos_token }}" + chatml)
         << output;

@@ -226,6 +226,8 @@ TEST(HfConfig, ReadsOtherArchitectures) {
   EXPECT_EQ(parse(mistral).sliding_window, 0);
   mistral["sliding_window"] = 100;
   EXPECT_EQ(parse(mistral).window_of(0), 100);
+  mistral["sliding_window"] = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(parse(mistral).window_of(0), int64_t{1} << 53);  // positions can be added to it
   json qwen2 = of_type("Qwen2ForCausalLM", "qwen2");
   qwen2["sliding_window"] = 4096;
   qwen2["max_window_layers"] = 3;

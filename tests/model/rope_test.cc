@@ -85,10 +85,10 @@ TEST(RopeTest, TableHoldsCosineAndSineOfEveryPosition) {
   const ModelConfig config = config_of(16, 10000.0);
   const auto ops = make_test_ops();
   Memory memory("host", make_host_backing(), 0);
-  const RopeTable table = make_rope_table(config, 300, memory, *ops);
-  const auto frequencies = rope_frequencies(config, 300);
-  ASSERT_EQ(table.cosine.view().rows(), 300);
-  for (int64_t position = 0; position < 300; ++position) {
+  const RopeTable table = make_rope_table(config, 2500, memory, *ops);
+  const auto frequencies = rope_frequencies(config, 2500);
+  ASSERT_EQ(table.cosine.view().rows(), 2500);
+  for (int64_t position = 0; position < 2500; ++position) {
     for (size_t i = 0; i < frequencies.size(); ++i) {
       const auto at = static_cast<size_t>(position) * frequencies.size() + i;
       const double angle = static_cast<double>(position) * static_cast<double>(frequencies[i]);

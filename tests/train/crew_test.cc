@@ -275,8 +275,11 @@ TEST(SlowCrew, EveryRankTakesWhatIsPlanned) {
       const SessionPlan& planned = plan.ranks[rank["rank"].get<size_t>()];
       EXPECT_EQ(rank["device"]["peak"].get<int64_t>(), planned.ledger.peak) << method << rank;
       EXPECT_EQ(rank["host_memory"]["peak"].get<int64_t>(), planned.host.peak) << method << rank;
-      if (method != std::string("method=full")) continue;  // others change what learns
-      EXPECT_EQ(rank["sent_gradient"].get<int64_t>(), 5 * planned.sent.gradient) << rank;
+      // Others change what learns; the plan has the most of it.
+      const auto sent = rank["sent_gradient"].get<int64_t>();
+      EXPECT_LE(sent, 5 * planned.sent.gradient) << method << rank;
+      if (method != std::string("method=full")) continue;
+      EXPECT_EQ(sent, 5 * planned.sent.gradient) << rank;
     }
   }
 }

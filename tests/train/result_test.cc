@@ -145,13 +145,14 @@ TEST(SlowResult, ARecipeIsTheSameWhereItsResultIs) {
 TEST(SlowResult, AStopSaysWhichSettingsToLeaveOut) {
   const TinyRun tiny("again");
   const std::string settings =
-      "method=full gradient_accumulation_steps=10 max_steps=100 report_samples=0 ";
+      "method=full lr_scheduler_type=constant warmup_steps=0 logging_steps=1 report_samples=0 ";
+  const std::string endless = settings + "max_steps=1000000 ";  // a stop comes before their end
+  const auto steps = [&] {
+    return fs::exists(tiny.path("out/train_log.jsonl")) ? tiny.losses("out").size() : 0;
+  };
   const auto stopped = [&](const std::string& more) {
-    const auto steps = [&] {
-      return fs::exists(tiny.path("out/train_log.jsonl")) ? tiny.losses("out").size() : 0;
-    };
     const size_t before = steps();
-    Child child(tiny.train("out", settings + more), tiny.path("said"));
+    Child child(tiny.train("out", endless + more), tiny.path("said"));
     EXPECT_TRUE(child.until([&] { return steps() > before + 2; }));
     EXPECT_EQ(child.stop(SIGINT), 130);
     return tiny.text("said");
@@ -167,8 +168,9 @@ TEST(SlowResult, AStopSaysWhichSettingsToLeaveOut) {
   says(stopped(""), "");
   const std::string from = list_checkpoints(tiny.path("out")).back().string();
   says(stopped("overwrite=true resume=" + from), " without resume=" + from + " overwrite=true");
-  tiny.must_train("out", settings);
-  tiny.must_train("whole", settings);
+  const std::string to_its_end = fmt::format("{}max_steps={}", settings, steps() + 5);
+  tiny.must_train("out", to_its_end);
+  tiny.must_train("whole", to_its_end);
   EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));
 }
 

@@ -106,10 +106,10 @@ std::optional<std::string_view> builtin_template(std::string_view name) {
   return found == std::end(kBuiltins) ? std::nullopt : std::optional(found->source);
 }
 
-std::string builtin_template_names() {
-  std::vector<std::string_view> names;
-  for (const Builtin& builtin : kBuiltins) names.push_back(builtin.name);
-  return fmt::format("{}", fmt::join(names, ", "));
+std::vector<std::string> builtin_template_names() {
+  std::vector<std::string> names;
+  for (const Builtin& builtin : kBuiltins) names.emplace_back(builtin.name);
+  return names;
 }
 
 }  // namespace jackscrew

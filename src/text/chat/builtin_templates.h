@@ -4,13 +4,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace jackscrew {
 
 // The Jinja source; nullopt where there is none of that name.
 std::optional<std::string_view> builtin_template(std::string_view name);
 
-// "chatml, llama2, ..."
-std::string builtin_template_names();
+std::vector<std::string> builtin_template_names();
 
 }  // namespace jackscrew

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <ctime>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "text/chat/builtin_templates.h"
 
@@ -281,7 +282,8 @@ ChatTemplate parse_template(std::string_view source) {
 }
 
 std::string other_templates() {
-  return fmt::format("set another with chat_template=: plain, {}", builtin_template_names());
+  return fmt::format("set another with chat_template=: plain, {}",
+                     fmt::join(builtin_template_names(), ", "));
 }
 
 // parse_template() for a template of the model: a refusal is kept until the template is needed.
@@ -296,7 +298,30 @@ ChatTemplate own_template(std::string_view source) {
   }
 }
 
+constexpr std::string_view kFileEnding = ".jinja";
+
+ChatTemplate template_file(const std::string& path) {
+  try {
+    return parse_template(read_text(path));
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("chat_template={}: {}", path, error.what()),
+                error.hint());
+  }
+}
+
 }  // namespace
+
+void require_chat_template(std::string_view name) {
+  if (name == "auto" || name == "plain" || builtin_template(name) || name.ends_with(kFileEnding)) {
+    return;
+  }
+  std::vector<std::string> known = builtin_template_names();
+  known.insert(known.begin(), {"auto", "plain"});
+  const auto nearest = nearest_name(name, known);
+  throw Error(ErrorKind::usage, fmt::format("unknown chat_template \"{}\"", name),
+              nearest ? fmt::format("did you mean {}?", *nearest)
+                      : fmt::format("known: {}, and files X.jinja", fmt::join(known, ", ")));
+}
 
 bool ChatFormat::uses_clock() const {
   const auto uses = [](const ChatTemplate& chat) {
@@ -307,6 +332,7 @@ bool ChatFormat::uses_clock() const {
 
 ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
                        const jinja::DateTime& now) {
+  require_chat_template(name);
   ChatFormat format;
   format.now = now;
   const auto add_token = [&](const char* variable, int32_t id) {
@@ -334,8 +360,7 @@ ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
     const bool needs_end = format.general.jinja->mentions("eos_token");
     if (needs_end && format.eos_token.empty()) format.general.refusal = no_end_token();
   } else {
-    throw Error(ErrorKind::usage, fmt::format("unknown chat_template \"{}\"", name),
-                fmt::format("known: auto, plain, {}", builtin_template_names()));
+    format.general = template_file(std::string(name));
   }
   return format;
 }

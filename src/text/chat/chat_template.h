@@ -73,9 +73,14 @@ struct RenderedChat {
   bool empty_answer = false;
 };
 
+// Throws Error(usage) unless `name` can be a recipe's `chat_template`: "auto", "plain", a built-in
+// one, or a path that ends in ".jinja", at which nothing is looked.
+void require_chat_template(std::string_view name);
+
 // The format that the recipe's `chat_template` names: "auto" (the model's own template, or plain),
-// "plain" or a built-in one. Throws Error(usage) for any other name. If the model's own template is
-// refused, that is an error only when a conversation is rendered.
+// "plain", a built-in one or that of a file. Throws Error(usage) for any other name and
+// Error(model) for a file that cannot be read or parsed. If the model's own template is refused,
+// that is an error only when a conversation is rendered.
 ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
                        const jinja::DateTime& now);
 

@@ -56,6 +56,8 @@ TEST(ChatFormat, IsTheModelsOwnUnlessNamed) {
   EXPECT_TRUE(chat_format("plain", data, {}).is_plain());
   expect_error(ErrorKind::usage, "known: auto, plain, chatml, llama2, llama3, mistral",
                [&] { chat_format("vicuna", data, {}); });
+  expect_error(ErrorKind::usage, "did you mean chatml?", [&] { chat_format("chatlm", data, {}); });
+  expect_error(ErrorKind::model, "nowhere.jinja", [&] { chat_format("nowhere.jinja", data, {}); });
   // A template that is refused is an error where a conversation is read, and only there.
   data.chat_template = "\n{% include 'x' %}";
   const ChatFormat refused = chat_format("auto", data, {});

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/launch.h"
+#include "recipe/quantise_options.h"
 #include "recipe/recipe_text.h"
 #include "session/adapter.h"
 #include "train/output_dir.h"
@@ -180,7 +181,8 @@ Recipe with_storage_of_files(Recipe recipe) {
   OptionSet& options = recipe.options;
   if (recipe.format == "bnb") {
     const std::string origin = options.origin("format");
-    if (options.was_set("storage") && recipe.storage != "nf4") {
+    // A run's recipe has storage=keep where nobody asked for it.
+    if (asks_for(options, "storage") && recipe.storage != "nf4") {
       throw Error(ErrorKind::usage,
                   fmt::format("{}: format=bnb has storage=nf4, but {} says storage={}", origin,
                               options.origin("storage"), recipe.storage),

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/launch.h"
+#include "recipe/quantise_options.h"
 #include "recipe/recipe_text.h"
 #include "session/adapter.h"
 #include "train/output_dir.h"
@@ -38,12 +39,21 @@ bool reads(const Subcommand& command, const OptionSet& options, const MethodTabl
   return uses(command, options, options.at(of.choice, command.name));
 }
 
+// Whether a recipe's weights are of other data sets than those that the command line names.
+bool weighs_others(const OptionSet& options, const OptionValue& option) {
+  if (option.spec.name != std::string_view("data_weights")) return false;
+  const OptionValue& data = options.at("data", "data_weights");
+  return option.origin != kCommandLine && data.origin == kCommandLine &&
+         option.items.size() != data.items.size();
+}
+
 bool reads(const Subcommand& command, const OptionSet& options, const OptionValue& option) {
   const std::string_view name = option.spec.name;
   // These decide what others are, so that they mean something to every command.
   if (name == "method" || name == "learner") return true;
   if (name == "dry_run") return true;  // refuse_dry_run() must see it
   const bool is_asked = option.origin == kCommandLine;
+  if (weighs_others(options, option)) return false;
   if (uses(command, options, option)) return is_asked || !command.must_be_asked(option.spec);
   for (const MethodTable& table : method_tables()) {
     if (method_title(table) != table_of(options, option).title) continue;
@@ -180,7 +190,8 @@ Recipe with_storage_of_files(Recipe recipe) {
   OptionSet& options = recipe.options;
   if (recipe.format == "bnb") {
     const std::string origin = options.origin("format");
-    if (options.was_set("storage") && recipe.storage != "nf4") {
+    // A run's recipe has storage=keep where nobody asked for it.
+    if (asks_for(options, "storage") && recipe.storage != "nf4") {
       throw Error(ErrorKind::usage,
                   fmt::format("{}: format=bnb has storage=nf4, but {} says storage={}", origin,
                               options.origin("storage"), recipe.storage),

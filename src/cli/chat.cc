@@ -59,8 +59,7 @@ bool looks_like_command(std::string_view message) {
 void say_how(const Chat::Answer& answer, const char* stopped) {
   const Generation& generation = answer.generation;
   write_stderr(fmt::format("[prompt {}, {} cached, {:.1f} tok/s; answer {}, {:.1f} tok/s{}]\n",
-                           counted(answer.prompt_tokens, "token"),
-                           answer.prompt_tokens - answer.computed,
+                           counted(answer.prompt_tokens, "token"), answer.cached,
                            token_rate(answer.computed, generation.prefill_seconds),
                            counted(static_cast<int64_t>(generation.ids.size()), "token"),
                            generation.decode_rate(), stopped));

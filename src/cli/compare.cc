@@ -28,10 +28,18 @@ JsonObject to_json(const ComparedModel& model) {
   return json.add("tokens_per_second", model.rate);
 }
 
+bool is_page(const Recipe& recipe) {
+  return fs::path(recipe.output).extension() == ".html";
+}
+
+// Whether the output is that of another command, with which this one shares a recipe.
+bool is_of_another(const Recipe& recipe) {
+  return recipe.options.origin("output") != kCommandLine && !is_page(recipe);
+}
+
 // Throws Error(usage) where no page can be written there.
 void check_page(const Recipe& recipe) {
-  const fs::path page = recipe.output;
-  if (page.extension() != ".html") {
+  if (!is_page(recipe)) {
     throw Error(ErrorKind::usage, fmt::format("output={} is not the name of a page", recipe.output),
                 "output=NAME.html");
   }
@@ -107,6 +115,7 @@ int compare(const Recipe& given) {
                 "jackscrew compare MODEL MODEL eval_data=FILE");
   }
   recipe.options.require("eval_data", "compare");
+  if (is_of_another(recipe)) recipe.output.clear();
   if (recipe.output.empty()) {
     warn_of_unused(recipe, "compare", {"overwrite"}, " without output");
   } else {

@@ -154,6 +154,12 @@ void print_rest(int64_t seen, int64_t read) {
              seen - kPreviewRecords);
 }
 
+// Of each data set at most `most` records were read: a key that none of them has may be in others.
+void warn_of_previewed(const DatasetStats& stats, int64_t most) {
+  const bool all_read = stats.records < most;
+  for (const std::string& line : data_warnings(stats, TargetUse::learned, all_read)) warn(line);
+}
+
 void preview(const Reader& reader) {
   int64_t shown = 0;
   DatasetStats stats;
@@ -170,7 +176,7 @@ void preview(const Reader& reader) {
       most, show, [&](const Error& error) { stats.add_bad(error.what()); }, DocumentParts::first);
   require_records(reader.recipe, reader.places, stats);
   print_rest(shown, stats.records);
-  for (const std::string& line : data_warnings(stats)) warn(line);
+  warn_of_previewed(stats, most);
 }
 
 // Prints a record as it is read, before tokenizer and template: what it is, then its texts.
@@ -220,6 +226,7 @@ class RecordPrinter {
 void preview_records(const Recipe& recipe, const std::vector<DataPlace>& places) {
   int64_t shown = 0;
   DatasetStats stats;
+  const int64_t most = preview_limit(recipe);
   const auto show = [&](const FoundRecord& found) {
     try {
       const auto [record, named] = found.parse(recipe.fields);
@@ -236,13 +243,12 @@ void preview_records(const Recipe& recipe, const std::vector<DataPlace>& places)
   };
   for (size_t i = 0; i < places.size(); ++i) {
     if (is_read(recipe, i)) {
-      find_records(places[i].files(DataPart::train), preview_limit(recipe), show, {},
-                   DocumentParts::first);
+      find_records(places[i].files(DataPart::train), most, show, {}, DocumentParts::first);
     }
   }
   require_records(recipe, places, stats);
   print_rest(shown, stats.records);
-  for (const std::string& line : data_warnings(stats)) warn(line);
+  warn_of_previewed(stats, most);
   if (!recipe.quiet) {
     write_stderr(
         "records as they are read; add model=MODEL to see their tokens and what is trained on\n");

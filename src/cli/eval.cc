@@ -5,6 +5,7 @@
 #include "base/json_object.h"
 #include "base/text.h"
 #include "cli/arguments.h"
+#include "data/data_files.h"
 #include "report/progress.h"
 #include "session/adapter.h"
 #include "session/evaluate.h"
@@ -46,7 +47,7 @@ HeldOut held_out(const Recipe& recipe) {
 // Whether there are files that are cut into windows.
 bool has_documents(const DataPlace& place) {
   return std::ranges::any_of(place.files(DataPart::evaluation), [](const fs::path& file) {
-    return lower_case(file.extension().string()) == ".txt";
+    return lower_extension(file) == ".txt";
   });
 }
 

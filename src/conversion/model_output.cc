@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/shell_word.h"
 #include "base/text.h"
+#include "data/data_files.h"
 #include "formats/gguf.h"
 #include "formats/hf_config.h"
 #include "formats/peft.h"
@@ -54,7 +55,7 @@ fs::path target_of(const Recipe& recipe, const std::string& command) {
 }
 
 bool has_gguf_name(const fs::path& path) {
-  return lower_case(path.extension().string()) == ".gguf";
+  return lower_extension(path) == ".gguf";
 }
 
 // Endings of names that nobody gives a directory.
@@ -63,7 +64,7 @@ constexpr const char* kOtherFiles[] = {".bin",  ".safetensors", ".pt",  ".pth", 
                                        ".yaml", ".txt",         ".zip", ".tar", ".gz",   ".tgz"};
 
 ModelFormat format_of(const Recipe& recipe, const fs::path& target) {
-  const std::string ending = lower_case(target.extension().string());
+  const std::string ending = lower_extension(target);
   const bool is_gguf = is_gguf_output(recipe.format, target);
   if (!is_gguf && has_gguf_name(target)) {
     throw Error(ErrorKind::usage,

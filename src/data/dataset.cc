@@ -66,7 +66,7 @@ DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
   return *this;
 }
 
-std::vector<std::string> data_warnings(const DatasetStats& stats, TargetUse use) {
+std::vector<std::string> data_warnings(const DatasetStats& stats, TargetUse use, bool all_read) {
   const bool learns = use == TargetUse::learned;
   const bool has_targets = use != TargetUse::none;
   std::vector<std::string> warnings;
@@ -103,8 +103,9 @@ std::vector<std::string> data_warnings(const DatasetStats& stats, TargetUse use)
   }
   for (const auto& [field, records] : stats.notes.named_fields) {
     if (records > 0) continue;
-    warnings.push_back(
-        fmt::format("{} names a key that no record has: what is meant is not read", field));
+    warnings.push_back(fmt::format(
+        "{} names a key that {} has: what is meant is not read", field,
+        all_read ? "no record" : fmt::format("no record of the {} read", stats.records)));
   }
   if (stats.notes.dropped_bos > 0) {
     warnings.push_back(fmt::format("{} began with two BOS tokens; one was removed",

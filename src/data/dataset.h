@@ -60,8 +60,9 @@ struct DatasetStats {
 enum class TargetUse { none, scored, learned };
 
 // What a user should know of `stats` before the examples are used; empty where all is well.
+// `all_read`: there are no records beyond those of `stats`.
 std::vector<std::string> data_warnings(const DatasetStats& stats,
-                                       TargetUse use = TargetUse::learned);
+                                       TargetUse use = TargetUse::learned, bool all_read = true);
 
 // Examples of at most `sequence_len` tokens, each with at least one target. Copies share the
 // tokens.

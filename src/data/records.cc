@@ -202,6 +202,14 @@ std::vector<std::string> guessed_keys(const std::vector<std::string>& keys) {
   return guessed;
 }
 
+// Beside an answer, true and false mark it, as they do in .jsonl; another label is a class.
+void read_mark(RecordJson& object) {
+  const auto label = object.find("label");
+  if (label == object.end() || !object.contains("prompt") || !object.contains("completion")) return;
+  const std::string text = lower_case(label->get<std::string>());
+  if (text == "true" || text == "false") *label = text == "true";
+}
+
 // The first row holds the keys.
 void read_csv(Reading& reading) {
   const std::string& file = reading.file;
@@ -254,6 +262,7 @@ void read_csv(Reading& reading) {
         const std::string& key = (*shared_keys)[i];
         object[is_named(key) ? key : (*guessed)[i]] = row[i];
       }
+      if (!is_named("label")) read_mark(object);
       return to_record(object, where, fields);
     };
     if (!reading.found(place, bytes, parse)) return;

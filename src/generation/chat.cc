@@ -92,7 +92,7 @@ Chat::Answer Chat::say(const std::string& message,
   // The last token is always recomputed, since the answer begins with its logits.
   const auto common = std::ranges::mismatch(cached_, prompt_).in1 - cached_.begin();
   options.cached = std::min<int64_t>(common, answer.prompt_tokens - 1);
-  answer.computed = answer.prompt_tokens - options.cached;
+  answer.cached = options.cached;
   StreamDecoder decoder(tokenizer_, true);
   const auto show = [&](const std::string& piece) {
     answer.text += piece;
@@ -101,6 +101,7 @@ Chat::Answer Chat::say(const std::string& message,
   answer.generation =
       generate(session_, prompt_, options, [&](int32_t id) { show(decoder.push(id)); });
   show(decoder.finish());
+  answer.computed = std::min(session_.cached_tokens(), answer.prompt_tokens) - answer.cached;
   messages_.push_back({"assistant", answer.text});
   cached_ = prompt_;
   cached_.insert(cached_.end(), answer.generation.ids.begin(), answer.generation.ids.end());

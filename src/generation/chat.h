@@ -24,7 +24,8 @@ class Chat {
     std::string text;
     Generation generation;
     int64_t prompt_tokens = 0;  // of the whole conversation, without the answer
-    int64_t computed = 0;       // of these, tokens that were not in the cache
+    int64_t cached = 0;         // of these, tokens that were in the cache
+    int64_t computed = 0;       // the others; where it was stopped, those of them that were done
     int64_t forgotten = 0;      // oldest exchanges that were dropped to make room
   };
   // Answers a message and passes the answer to `use_text` piece by piece. Throws Error(usage),

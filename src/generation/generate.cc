@@ -184,8 +184,13 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
   const Stopwatch prefill;
   auto rest = prompt.subspan(static_cast<size_t>(options.cached));
   const auto piece = static_cast<size_t>(session.tokens_at_once());
-  for (; rest.size() > piece; rest = rest.subspan(piece)) {
+  const auto stopped = [&] { return options.stop != nullptr && options.stop->load(); };
+  for (; rest.size() > piece && !stopped(); rest = rest.subspan(piece)) {
     session.logits(rest.first(piece), 1, true);
+  }
+  if (stopped()) {
+    out.prefill_seconds = prefill.seconds();
+    return out;
   }
   Tensor logits = session.logits(rest, 1, true);
   const auto ends = [&](int32_t id) {
@@ -208,9 +213,8 @@ Generation generate(Session& session, std::span<const int32_t> prompt,
     if (out.ended) break;
     out.ids.push_back(id);
     use_token(id);
-    const bool stopped = options.stop != nullptr && options.stop->load();
     // After the last token no logits are needed.
-    if (stopped || index + 1 == options.max_new_tokens) break;
+    if (stopped() || index + 1 == options.max_new_tokens) break;
     penalised.insert(id);
     logits = session.logits({&id, 1}, 1, true);
     ++out.decoded;

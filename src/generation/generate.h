@@ -83,7 +83,7 @@ struct GenerationOptions {
   std::vector<int32_t> end_tokens;
   int64_t vocab_size = 0;  // drawable_tokens(); the model may have more rows
   int64_t cached = 0;      // tokens at the beginning of the prompt that the cache already holds
-  const std::atomic<bool>* stop = nullptr;  // set: the answer ends with the present token
+  const std::atomic<bool>* stop = nullptr;  // set: ends with the present token or piece of prompt
 };
 
 struct Generation {

@@ -19,11 +19,13 @@ namespace jackscrew {
 namespace {
 
 [[noreturn]] void refuse(const std::string& what, const fs::path& path, int reason) {
-  throw Error(ErrorKind::generic,
-              fmt::format("cannot {} {}: {}", what, path.string(),
-                          std::error_code(reason, std::generic_category()).message()),
-              reason == ENOSPC ? "free some of the disk, or keep the masters in memory: master=ram"
-                               : std::string());
+  const std::string text = fmt::format("cannot {} {}: {}", what, path.string(),
+                                       std::error_code(reason, std::generic_category()).message());
+  if (reason == ENOSPC || reason == EDQUOT) {
+    throw FullDisk(ErrorKind::generic, text,
+                   "free some of the disk, or keep the masters in memory: master=ram");
+  }
+  throw Error(ErrorKind::generic, text);
 }
 
 DirectoryHandle make_anew(const fs::path& directory) {

@@ -20,8 +20,8 @@ class FileBacking : public Backing {
   explicit FileBacking(const fs::path& directory);
   ~FileBacking() override;
 
-  // Zeroed bytes with room on the disk: storing to them cannot fail later. Throws Error(generic)
-  // where the disk is full and no spare file has the size.
+  // Zeroed bytes with room on the disk: storing to them cannot fail later. Throws FullDisk where
+  // the disk is full and no spare file has the size.
   void* acquire(size_t bytes) override;
   void release(void* data, size_t bytes) override;
   fs::path file_of(const void* data) const override;
@@ -30,8 +30,7 @@ class FileBacking : public Backing {
 
   // Makes sure that the pieces of which expect_replacement() told can be replaced, however full the
   // disk becomes: one at a time, or, if their files are about to get a second name, each of them
-  // once in addition. Spare files hold the space. Throws Error(generic) if the disk does not have
-  // it.
+  // once in addition. Spare files hold the space. Throws FullDisk if the disk does not have it.
   enum class Replaced { one_at_a_time, each };
   void reserve(Replaced replaced);
 

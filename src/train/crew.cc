@@ -150,12 +150,15 @@ std::vector<int> Crew::replicas_of(int rank) const {
 // Does this rank's part of a command and hears from every rank whether its part succeeded, even if
 // one fails: ranks that succeeded wait for the next command. Returns the ranks' answers.
 std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void()>& work) {
-  std::optional<Error> failure;
-  const auto failed = [&](int rank, const Error& error) {
+  std::optional<RankFailure> failure;
+  const auto failed = [&](int rank, const RankFailure& of_rank) {
     if (failure) return;
-    failure.emplace(error.kind(),
-                    fmt::format("rank {} on {}: {}", rank, transport_->host(rank), error.what()),
-                    error.hint());
+    const Error& error = of_rank.error;
+    failure.emplace(
+        Error(error.kind(),
+              fmt::format("rank {} on {}: {}", rank, transport_->host(rank), error.what()),
+              error.hint()),
+        of_rank.is_full_disk);
   };
   std::vector<std::vector<uint8_t>> results;
   in_common_work([&] {
@@ -164,7 +167,7 @@ std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void(
     } catch (const Error& error) {
       // Other ranks are not waited for where this one was interrupted.
       if (error.kind() == ErrorKind::interrupted || is_alone()) throw;
-      failed(0, error);
+      failed(0, RankFailure(error));
     }
     for (int rank = 1; rank < ranks(); ++rank) {
       const std::vector<uint8_t> answer = receive(rank);
@@ -173,7 +176,7 @@ std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void(
       results.push_back(in.get_vector<uint8_t>());
     }
   });
-  if (failure) throw Error(*failure);
+  if (failure) failure->raise();
   return results;
 }
 

@@ -1,9 +1,11 @@
 // The messages from rank 0 to the other ranks, and their encoding.
 #pragma once
 
+#include <exception>
 #include <optional>
 #include <vector>
 
+#include "base/error.h"
 #include "data/batch.h"
 #include "parallel/message.h"
 #include "session/session.h"
@@ -49,9 +51,18 @@ void put(MessageWriter& out, const StateRef& state);
 StateRef get_state(MessageReader& in);
 void put(MessageWriter& out, const Ledger& ledger);
 Ledger get_ledger(MessageReader& in);
-// An optional failure: of a rank that could not do what it was asked and waits for the next
-// command; nullopt: it succeeded.
-void put_failure(MessageWriter& out, const std::optional<Error>& failure);
-std::optional<Error> get_failure(MessageReader& in);
+// Why a rank could not do what it was asked. It waits for the next command.
+struct RankFailure {
+  RankFailure(const Error& why, bool disk_is_full) : error(why), is_full_disk(disk_is_full) {}
+  explicit RankFailure(const std::exception& exception);
+  // Throws FullDisk again where it was one, for which rank 0 may wait.
+  [[noreturn]] void raise() const;
+
+  Error error;
+  bool is_full_disk;
+};
+// nullopt: it succeeded.
+void put_failure(MessageWriter& out, const std::optional<RankFailure>& failure);
+std::optional<RankFailure> get_failure(MessageReader& in);
 
 }  // namespace jackscrew

@@ -28,6 +28,21 @@ struct EndedRun {
   RunInputs inputs;  // empty where the log does not say
 };
 
+// What a log says of the inputs of its run.
+RunInputs logged_inputs(const std::vector<nlohmann::json>& events) {
+  RunInputs inputs;
+  for (const nlohmann::json& event : events) {
+    if (event["event"] != event_name(EventKind::start)) continue;
+    const auto read = [&](const char* name, std::string& to) {
+      const auto found = event.find(name);
+      if (found != event.end() && found->is_string()) to = *found;
+    };
+    read("data_fingerprint", inputs.data);
+    read("model_fingerprint", inputs.model);
+  }
+  return inputs;
+}
+
 std::optional<EndedRun> ended_run(const fs::path& output) {
   std::vector<nlohmann::json> events = read_events(output / kLogName);
   std::erase_if(events, [](const auto& event) {
@@ -37,17 +52,7 @@ std::optional<EndedRun> ended_run(const fs::path& output) {
            event["event"] == event_name(EventKind::save);
   });
   if (events.empty() || events.back()["event"] != event_name(EventKind::end)) return std::nullopt;
-  EndedRun ended{events.back()["step"].get<int64_t>(), {}};
-  for (const nlohmann::json& event : events) {
-    if (event["event"] != event_name(EventKind::start)) continue;
-    const auto read = [&](const char* name, std::string& to) {
-      const auto found = event.find(name);
-      if (found != event.end() && found->is_string()) to = *found;
-    };
-    read("data_fingerprint", ended.inputs.data);
-    read("model_fingerprint", ended.inputs.model);
-  }
-  return ended;
+  return EndedRun{events.back()["step"].get<int64_t>(), logged_inputs(events)};
 }
 
 // The checkpoint that the recipe asks for; empty: none.
@@ -70,7 +75,12 @@ std::string train_on(const fs::path& output) {
                      result_setting(output));
 }
 
-constexpr const char* kAnew = "overwrite=true starts over and replaces it";
+// Of overwrite=true, beside a result. A checkpoint that the recipe names is gone on from all the
+// same.
+const char* anew(const Recipe& recipe) {
+  const bool names_one = recipe.resume != "auto" && recipe.resume != "never";
+  return names_one ? "overwrite=true replaces it" : "overwrite=true starts over and replaces it";
+}
 
 // Whether an option says how long a run is, and nothing else of it.
 bool is_length(const std::string& option) {
@@ -78,16 +88,16 @@ bool is_length(const std::string& option) {
          option == "early_stopping_patience";
 }
 
-// What differs between the run that output_dir has and this recipe.
+// What differs between the run that a directory is of, an output_dir or a checkpoint, and a recipe.
 struct Changes {
   std::vector<std::string> texts;
   bool is_same_run = true;  // but for its length
 };
 
-Changes changes_since(const fs::path& output, const Recipe& recipe) {
-  if (!fs::exists(output / "recipe.yaml")) return {{"its recipe.yaml is missing"}, false};
+Changes changes_since(const fs::path& directory, const Recipe& recipe) {
+  if (!fs::exists(directory / "recipe.yaml")) return {{"its recipe.yaml is missing"}, false};
   Changes changes;
-  for (const OptionChange& change : changed_options(output, recipe.options)) {
+  for (const OptionChange& change : changed_options(directory, recipe.options)) {
     changes.texts.push_back(change.text("then"));
     if (!is_length(change.name)) changes.is_same_run = false;
   }
@@ -124,7 +134,7 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
       kind,
       fmt::format("output_dir {} holds the result of a finished run of {}: {}", output.string(),
                   counted(ended.step, "step"), fmt::join(changes.texts, ", ")),
-      fmt::format("give another output_dir; {}{}", kAnew,
+      fmt::format("give another output_dir; {}{}", anew(recipe),
                   can_go_on
                       ? fmt::format(", or with resume={} goes on from its end; with all of it "
                                     "as it was, a larger max_steps does so by itself",
@@ -133,14 +143,29 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
                                     its_end.filename().string(), train_on(output))));
 }
 
+// Whether output_dir has begun this run, of which a checkpoint of elsewhere is, too: what a run
+// saves there when its own disk is full. Its recipe and what it read must be the same here and
+// there, so that no other run passes for it; of a model, a checkpoint says only what it does not
+// have itself.
+bool is_left_elsewhere(const Recipe& recipe, const fs::path& checkpoint, const RunInputs& inputs) {
+  const fs::path output = recipe.output_dir;
+  if (!changes_since(output, recipe).texts.empty()) return false;
+  if (!changes_since(checkpoint, recipe).texts.empty()) return false;
+  const RunInputs begun = logged_inputs(read_events(output / kLogName));
+  return begun.data == inputs.data && begun.model == inputs.model &&
+         read_checkpoint_info(checkpoint).data == inputs.data;
+}
+
 // Throws Error(usage) where this run would replace a result although it is not the one that goes on
-// in output_dir: that has a checkpoint there, and was allowed to replace the result or made it.
-void refuse_to_replace(const Recipe& recipe, const fs::path& checkpoint) {
+// in output_dir: that has a checkpoint there, or left it elsewhere, and was allowed to replace the
+// result or made it.
+void refuse_to_replace(const Recipe& recipe, const fs::path& checkpoint, const RunInputs& inputs) {
   const fs::path output = recipe.output_dir;
   const std::string what =
       fmt::format("output_dir {} holds a result, which this run would replace", output.string());
   if (checkpoint.empty() || !lies_in(checkpoint, output)) {
-    throw Error(ErrorKind::usage, what, fmt::format("give another output_dir; {}", kAnew));
+    if (!checkpoint.empty() && is_left_elsewhere(recipe, checkpoint, inputs)) return;
+    throw Error(ErrorKind::usage, what, fmt::format("give another output_dir; {}", anew(recipe)));
   }
   const std::vector<std::string> changes = changes_since(output, recipe).texts;
   if (changes.empty()) return;
@@ -149,7 +174,7 @@ void refuse_to_replace(const Recipe& recipe, const fs::path& checkpoint) {
                           fmt::join(changes, ", ")),
               fmt::format("give another output_dir; {}, or with resume={} goes on from there; with "
                           "all of it as it was, the run goes on by itself",
-                          kAnew, shell_word(checkpoint.string())));
+                          anew(recipe), shell_word(checkpoint.string())));
 }
 
 // Whether output_dir has another run than this one, which goes on from a checkpoint of elsewhere:
@@ -353,7 +378,7 @@ RunStart find_start(const Recipe& recipe, int64_t total_steps, const RunInputs& 
       start.finished = check_result(recipe, *ended, start.checkpoint, total_steps, inputs);
       if (start.finished) return start;
     } else {
-      refuse_to_replace(recipe, start.checkpoint);
+      refuse_to_replace(recipe, start.checkpoint, inputs);
     }
   }
   if (start.checkpoint.empty()) return start;

@@ -50,7 +50,8 @@ struct RunStart {
 };
 
 // Decides how the run begins; changes nothing. A result is replaced in two cases only:
-// overwrite=true, or the run that made it continues to a later step from the checkpoint of its end.
+// overwrite=true, or the run that made it continues to a later step from the checkpoint of its end
+// (or where that, or one with overwrite=true, has begun and stopped, from its own checkpoint).
 // Throws Error(usage) where another result would be replaced, Error(data) or Error(model) where
 // that differs in these alone, or where the run would go on from a checkpoint of elsewhere in the
 // log of another; Error(model) where the checkpoint cannot be used, and Error(usage) where it is

@@ -107,11 +107,11 @@ class Worker {
   // A failure of such work does not end this rank: rank 0 is told, and decides.
   void try_to(const std::function<void(MessageWriter&)>& work) {
     MessageWriter result, out;
-    std::optional<Error> failure;
+    std::optional<RankFailure> failure;
     try {
       work(result);
     } catch (const std::exception& exception) {
-      failure = error_of(exception);
+      failure.emplace(exception);
     }
     put_failure(out, failure);
     answer(out.put(std::vector<uint8_t>(result.bytes().begin(), result.bytes().end())));

@@ -264,6 +264,23 @@ TEST(Data, NamedFieldsThatNoRecordHasAreWarnedOf) {
   }
 }
 
+TEST(Data, PreviewKnowsNoKeysOfWhatItHasNotRead) {
+  const TemporaryDirectory directory("jackscrew_data");
+  std::string records;
+  for (int i = 0; i < 1100; ++i) {
+    records += i < 1050 ? "{\"text\": \"a\"}\n" : "{\"persona\": \"b\", \"text\": \"a\"}\n";
+  }
+  const std::string command =
+      "data preview field_system=persona data=" + directory.file("data.jsonl", records);
+  const std::string warning = "warning: field_system=persona names a key that no record ";
+  for (const std::string& tokenizer : {std::string(" quiet=true"), kBytes}) {
+    const std::string said = run(command + tokenizer + kErrorsOnly).out;
+    EXPECT_NE(said.find(warning + "of the 1000 read has"), std::string::npos) << said;
+    const std::string few = run(command + tokenizer + " max_samples=1" + kErrorsOnly).out;
+    EXPECT_NE(few.find(warning + "of the 1 read has"), std::string::npos) << few;
+  }
+}
+
 // Of a data set no more is read than is needed for the warnings, be it good or bad.
 TEST(Data, PreviewDoesNotCountWhatItHasNotRead) {
   const TemporaryDirectory directory("jackscrew_data");

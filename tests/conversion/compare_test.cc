@@ -99,6 +99,16 @@ TEST_F(SlowConversion, CompareShowsEveryModelAgainstTheFirst) {
   EXPECT_NE(page.find(fmt::format("{:.2e}", lines[1]["kl"].get<double>())), std::string::npos);
   expect_refusal(command, 2, {"page.html exists", "overwrite=true"});
   expect_refusal(command + "output=" + path("page"), 2, {"output=NAME.html"});
+  // A recipe may name the file of another command, as it may a page.
+  const std::string plain = fmt::format("compare {0} {1} {0} {2} threads=1 --quiet --json ",
+                                        path("base"), path("q.gguf"), eval());
+  const std::string mine = tiny_.file("mine.yaml", "output: " + path("mine.gguf") + "\n");
+  const Outcome shared = run(plain + mine);
+  EXPECT_EQ(shared.exit_code, 0);
+  EXPECT_EQ(std::ranges::count(shared.out, '\n'), 3);
+  EXPECT_FALSE(fs::exists(path("mine.gguf")));
+  expect_refusal(plain + tiny_.file("page.yaml", "output: " + path("page.html") + "\n"), 2,
+                 {"page.html exists"});
   expect_refusal(command + "output=" + path("nowhere/page.html"), 2, {"no directory"});
   fs::create_directory(path("place.html"));
   expect_refusal(command + "overwrite=true output=" + path("place.html"), 2, {"is not a file"});

@@ -165,6 +165,11 @@ TEST_F(SlowConversion, Nf4IsThatOfMemory) {
   EXPECT_EQ(contents(path("b")), contents(path("n")));
   expect_refusal(bnb + " overwrite=true storage=bf16", 2,
                  {"format=bnb has storage=nf4, but", "says storage=bf16", "or format=hf"});
+  // A run's recipe has the storage that nobody chose; who asks for that one is told.
+  const std::string left = tiny_.file("left.yaml", "storage: keep\n");
+  answer(bnb + " max_shard_size=20kB " + left + " output_dir=" + path("kept"));
+  EXPECT_EQ(contents(path("kept")), contents(path("n")));
+  expect_refusal(bnb + " overwrite=true storage=keep", 2, {"says storage=keep"});
 }
 
 // Codes and scales are copied: encoding again would not find the same scales of every code.

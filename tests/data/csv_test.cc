@@ -104,5 +104,35 @@ TEST(Csv, RowsAreRecords) {
                {}, {.text = "Text"});
 }
 
+// Those that KTO needs; a label of other texts is a class, and one that the user named is a text.
+TEST(Csv, AnswersMarkedAsBadAreNotTrainedOn) {
+  const TemporaryDirectory directory("jackscrew_csv_marked");
+  const auto read = [&](const std::string& text, const RecordFields& fields) {
+    const fs::path path = directory.file("data.csv", text);
+    int records = 0;
+    read_records(
+        {&path, 1}, 0,
+        [&](const Record&, const std::string&) {
+          ++records;
+          return true;
+        },
+        {}, fields);
+    return records;
+  };
+  for (const char* text :
+       {"prompt,completion,label\na,b,false\n", "Prompt,Completion,Label\na,b,True\n",
+        "label,prompt,completion\nFALSE,a,b\n"}) {
+    expect_message(ErrorKind::data, "data.csv:2: preference data", [&] { read(text, {}); });
+  }
+  for (const char* label : {"1", "positive", ""}) {
+    EXPECT_EQ(read(fmt::format("prompt,completion,label\na,b,{}\n", label), {}), 1) << label;
+  }
+  RecordFields named;
+  named.instruction = "prompt";
+  named.output = "label";
+  EXPECT_EQ(read("prompt,completion,label\na,b,true\n", named), 1);
+  EXPECT_EQ(read("text,label\na,true\n", {}), 1);
+}
+
 }  // namespace
 }  // namespace jackscrew

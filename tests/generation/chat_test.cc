@@ -111,6 +111,33 @@ TEST_F(ChatTest, AnAnswerCanBeStopped) {
   EXPECT_LE(answer.generation.ids.size(), 1u);
 }
 
+// Between the pieces in which a long prompt is computed; what is done of it is known to the next.
+TEST_F(ChatTest, ALongPromptCanBeStopped) {
+  std::atomic<bool> stop{false};
+  options_.stop = &stop;
+  Chat chat(*session_, tokenizer_, format_, "", options_, kContext);
+  session_->set_logits_listener(
+      [&](std::span<const int32_t>, int64_t, bool, const std::function<void()>& compute) {
+        compute();
+        stop.store(true);
+      });
+  const std::string message(520, 'x');  // more than is computed at once, with its marks
+  const Chat::Answer stopped = chat.say(message, [](const std::string&) {});
+  const int64_t piece = session_->tokens_at_once();
+  ASSERT_GT(stopped.prompt_tokens, piece);
+  EXPECT_TRUE(stopped.generation.ids.empty());
+  EXPECT_FALSE(stopped.generation.ended);
+  EXPECT_EQ(stopped.cached, 0);
+  EXPECT_EQ(stopped.computed, piece);
+  session_->set_logits_listener({});
+  stop.store(false);
+  chat.forget();
+  const Chat::Answer whole = chat.say(message, [](const std::string&) {});
+  EXPECT_EQ(whole.cached, piece);
+  EXPECT_EQ(whole.computed, whole.prompt_tokens - piece);
+  EXPECT_EQ(whole.generation.ids, fresh_answer({{"user", message}}));
+}
+
 TEST_F(ChatTest, WhatATemplateLeavesOutIsNoPrompt) {
   TokenizerData data = byte_tokenizer();
   data.add_bos = false;

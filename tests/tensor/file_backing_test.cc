@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tests/support/small_disk.h"
 
 namespace jackscrew {
 namespace {
@@ -116,6 +117,14 @@ TEST_F(FileBackingRoomTest, PiecesThatStayTakeNoRoomBesideTheirOwn) {
   backing.release(pieces[2], 2 * kBytes);
   EXPECT_EQ(files(), 2 + 1);
   for (int i = 0; i < 2; ++i) backing.release(pieces[static_cast<size_t>(i)], kBytes);
+}
+
+// For which a run may wait.
+TEST_F(FileBackingRoomTest, AFullDiskIsToldApart) {
+  const SmallDisk disk(root_ / "disk", "512k");
+  SKIP_UNLESS_MOUNTED(disk);
+  FileBacking backing(root_ / "disk/masters");
+  EXPECT_THROW(backing.acquire(kBytes), FullDisk);
 }
 
 // Nobody else's files are touched under the name that it had.

@@ -13,6 +13,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/paths.h"
 #include "tests/support/tiny_run.h"
+#include "train/crew_messages.h"
 #include "train/run_start.h"
 
 namespace jackscrew {
@@ -62,6 +63,31 @@ class LostAtTheEnd : public Transport {
  private:
   std::string host_ = "here";
 };
+
+// Rank 0 waits for room on the disk of another rank as for room on its own.
+TEST(Crew, AFailureStaysOneOfAFullDisk) {
+  const auto told = [](const std::optional<RankFailure>& failure) {
+    MessageWriter out;
+    put_failure(out, failure);
+    MessageReader in(out.bytes());
+    return get_failure(in);
+  };
+  EXPECT_FALSE(told(std::nullopt).has_value());
+  const FullDisk full(ErrorKind::generic, "cannot write", "free some space");
+  const auto of_disk = told(RankFailure(full));
+  ASSERT_TRUE(of_disk.has_value());
+  try {
+    of_disk->raise();
+  } catch (const FullDisk& error) {
+    EXPECT_EQ(error.kind(), full.kind());
+    EXPECT_STREQ(error.what(), full.what());
+    EXPECT_EQ(error.hint(), full.hint());
+  }
+  const auto other = told(RankFailure(Error(ErrorKind::data, "cannot read")));
+  ASSERT_TRUE(other.has_value());
+  expect_error(ErrorKind::data, "cannot read", [&] { other->raise(); });
+  EXPECT_FALSE(other->is_full_disk);
+}
 
 TEST(Crew, ARankLostAfterTheResultLeavesItWhole) {
   const TinyRun tiny("lost_after");

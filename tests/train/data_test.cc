@@ -45,6 +45,33 @@ TEST_F(SlowData, SeveralSetsByWeight) {
   EXPECT_EQ(tiny_.losses("listed"), tiny_.losses("out"));
 }
 
+// Those of a recipe are of its own data sets, not of others that a command is to look at.
+TEST_F(SlowData, ARecipesWeightsAreOfTheDataBesideThem) {
+  const std::string recipe = tiny_.file(
+      "two.yaml",
+      fmt::format("data: [{}, {}]\ndata_weights: [2, 1]\n", tiny_.data(), tiny_.eval_data()));
+  const std::string held = " data=" + tiny_.eval_data();
+  const std::string model = " init=random tokenizer=bytes sequence_len=64 model=" + tiny_.config();
+  const auto examples = [&](const std::string& more) {
+    const Outcome outcome = run("data stats tokenizer=bytes --quiet --json " + recipe + more);
+    EXPECT_EQ(outcome.exit_code, 0) << more;
+    return json::parse(outcome.out)["examples"];
+  };
+  EXPECT_EQ(examples(""), 85);
+  EXPECT_EQ(examples(held), 5);
+  EXPECT_EQ(examples(held + " data_weights=3"), 15);
+  for (const std::string& command :
+       {std::string("eval "), "logits output=" + tiny_.path("logits.safetensors").string() + " "}) {
+    const Outcome outcome = run(command + recipe + held + model + " 2>&1");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+  }
+  for (const std::string& refused :
+       {"plan " + recipe + held + model,
+        "data stats tokenizer=bytes " + recipe + held + " data_weights=2,1"}) {
+    expect_refused(run(refused + kErrorsOnly), 2, {"2 data weights for 1 data set"});
+  }
+}
+
 TEST_F(SlowData, EvaluationOfSeveralFiles) {
   tiny_.must_train("model", "method=full max_steps=1");
   const auto score = [&](const std::string& files) {

@@ -121,6 +121,44 @@ TEST(SlowResult, ARunThatReplacesGoesOn) {
   EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));
 }
 
+// What a stopped run leaves elsewhere where its disk is full goes on without further leave; what is
+// of another run does not.
+TEST(SlowResult, ARunGoesOnFromACheckpointOfElsewhere) {
+  const TinyRun tiny("left_elsewhere");
+  const std::string settings =
+      "method=full lr_scheduler_type=constant warmup_steps=0 gradient_accumulation_steps=10 "
+      "save_steps=2 report_samples=0 ";
+  tiny.must_train("out", settings + "max_steps=2");
+  const std::string longer = settings + "max_steps=60 ";
+  const auto stopped = [&](const std::string& output, const std::string& more) {
+    Child child(tiny.train(output, longer + more));
+    const fs::path log = tiny.path(output + "/train_log.jsonl");
+    EXPECT_TRUE(child.until([&] {
+      return fs::exists(log) && read_text(log).find("\"step\": 5,") != std::string::npos;
+    }));
+    EXPECT_EQ(child.stop(SIGINT), 130);
+    return list_checkpoints(tiny.path(output)).back();
+  };
+  const fs::path newest = stopped("out", "");
+  const fs::path left = tiny.path("elsewhere") / newest.filename();
+  fs::create_directories(left.parent_path());
+  fs::rename(newest, left);
+  const std::string other = stopped("other", "seed=4").string();
+  const auto before = contents(tiny.path("out"));
+  for (const std::string& refused : {longer + "resume=" + other, longer + "seed=4 resume=" + other,
+                                     longer + "seed=4 resume=" + left.string()}) {
+    const Outcome outcome = run(tiny.train("out", refused) + " 2>&1");
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    EXPECT_TRUE(says(outcome, "holds a result, which this run would replace")) << outcome.out;
+    EXPECT_TRUE(says(outcome, "give another output_dir; overwrite=true replaces it"))
+        << outcome.out;
+  }
+  EXPECT_UNCHANGED(tiny, before);
+  tiny.must_train("out", longer + "resume=" + left.string());
+  tiny.must_train("whole", longer);
+  EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));
+}
+
 // Evaluations decide what becomes the result where it is the best; epochs are not read beside
 // max_steps.
 TEST(SlowResult, ARecipeIsTheSameWhereItsResultIs) {

@@ -46,9 +46,8 @@ HeldOut held_out(const Recipe& recipe) {
 
 // Whether there are files that are cut into windows.
 bool has_documents(const DataPlace& place) {
-  return std::ranges::any_of(place.files(DataPart::evaluation), [](const fs::path& file) {
-    return lower_extension(file) == ".txt";
-  });
+  return std::ranges::any_of(place.files(DataPart::evaluation),
+                             [](const fs::path& file) { return lower_extension(file) == ".txt"; });
 }
 
 // The data sets that are scored.

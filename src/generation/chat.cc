@@ -102,7 +102,13 @@ Chat::Answer Chat::say(const std::string& message,
       generate(session_, prompt_, options, [&](int32_t id) { show(decoder.push(id)); });
   show(decoder.finish());
   answer.computed = std::min(session_.cached_tokens(), answer.prompt_tokens) - answer.cached;
-  messages_.push_back({"assistant", answer.text});
+  // Where it was stopped before an answer began, nothing was said.
+  const bool stopped = options.stop != nullptr && options.stop->load();
+  if (stopped && answer.generation.ids.empty()) {
+    messages_ = before;
+  } else {
+    messages_.push_back({"assistant", answer.text});
+  }
   cached_ = prompt_;
   cached_.insert(cached_.end(), answer.generation.ids.begin(), answer.generation.ids.end());
   cached_.resize(static_cast<size_t>(session_.cached_tokens()));

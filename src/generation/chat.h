@@ -28,9 +28,9 @@ class Chat {
     int64_t computed = 0;       // the others; where it was stopped, those of them that were done
     int64_t forgotten = 0;      // oldest exchanges that were dropped to make room
   };
-  // Answers a message and passes the answer to `use_text` piece by piece. Throws Error(usage),
-  // leaving the conversation as it was, when the message alone leaves no room for an answer in the
-  // context.
+  // Answers a message and passes the answer to `use_text` piece by piece. The conversation stays as
+  // it was where options.stop is set before the answer begins, and where Error(usage) is thrown:
+  // the message alone leaves no room for an answer in the context.
   Answer say(const std::string& message, const std::function<void(const std::string&)>& use_text);
   // Starts over, with only the system message.
   void forget();

@@ -53,10 +53,19 @@ Arithmetic::Arithmetic(std::unique_ptr<const Product> product, std::vector<std::
                 "leave product_exclude out, or choose the product of the other weights: product");
   }
   for (const std::string& pattern : excluded_) {
-    const bool used = std::any_of(linears.begin(), linears.end(), [&](const WeightSpec& weight) {
-      return matches(pattern, weight);
-    });
-    if (!used) refuse_pattern(pattern, linears);
+    bool is_known = false;
+    bool is_used = false;
+    for (const WeightSpec& weight : linears) {
+      if (!matches(pattern, weight)) continue;
+      is_known = true;
+      if (&product_->product_of(weight) != &f32_product()) is_used = true;
+    }
+    if (!is_known) refuse_pattern(pattern, linears);
+    if (is_used) continue;
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("product_exclude={} changes nothing: {} is in f32 already", pattern, pattern),
+        "leave it out of product_exclude");
   }
   for (const WeightSpec& weight : linears) product_of(weight).check(weight);
 }

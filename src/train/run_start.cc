@@ -75,11 +75,21 @@ std::string train_on(const fs::path& output) {
                      result_setting(output));
 }
 
-// Of overwrite=true, beside a result. A checkpoint that the recipe names is gone on from all the
-// same.
+// Such a run goes on from that checkpoint with overwrite=true, too.
+bool names_checkpoint(const Recipe& recipe) {
+  return recipe.resume != "auto" && recipe.resume != "never";
+}
+
+// Of overwrite=true, beside a result.
 const char* anew(const Recipe& recipe) {
-  const bool names_one = recipe.resume != "auto" && recipe.resume != "never";
-  return names_one ? "overwrite=true replaces it" : "overwrite=true starts over and replaces it";
+  return names_checkpoint(recipe) ? "overwrite=true replaces it"
+                                  : "overwrite=true starts over and replaces it";
+}
+
+// What else there is to do where a checkpoint cannot be gone on from.
+const char* without_it(const Recipe& recipe) {
+  return names_checkpoint(recipe) ? "or leave resume out"
+                                  : "give another output_dir, or start over with overwrite=true";
 }
 
 // Whether an option says how long a run is, and nothing else of it.
@@ -304,10 +314,8 @@ void refuse_states(const fs::path& checkpoint, const Recipe& recipe, const Error
   if (changes.empty()) refuse_checkpoint(checkpoint, recipe, error);
   std::vector<std::string> texts;
   for (const OptionChange& change : changes) texts.push_back(change.text(kCheckpointTime));
-  throw Error(
-      error.kind(), error.what(),
-      fmt::format("{}; undo that, give another output_dir, or start over with overwrite=true",
-                  fmt::join(texts, ", ")));
+  throw Error(error.kind(), error.what(),
+              fmt::format("{}; undo that, {}", fmt::join(texts, ", "), without_it(recipe)));
 }
 
 Recipe with_lanes(Recipe recipe, int ranks) {
@@ -387,7 +395,7 @@ RunStart find_start(const Recipe& recipe, int64_t total_steps, const RunInputs& 
     throw Error(ErrorKind::usage,
                 fmt::format("{} is at step {}, beyond the {} of this run",
                             start.checkpoint.string(), step, counted(total_steps, "step")),
-                "raise max_steps, give another output_dir, or start over with overwrite=true");
+                fmt::format("raise max_steps, {}", without_it(recipe)));
   }
   start.replaces_another = replaces_another(recipe, start.checkpoint);
   return start;

@@ -131,7 +131,6 @@ TEST_F(ChatTest, ALongPromptCanBeStopped) {
   EXPECT_EQ(stopped.computed, piece);
   session_->set_logits_listener({});
   stop.store(false);
-  chat.forget();
   const Chat::Answer whole = chat.say(message, [](const std::string&) {});
   EXPECT_EQ(whole.cached, piece);
   EXPECT_EQ(whole.computed, whole.prompt_tokens - piece);

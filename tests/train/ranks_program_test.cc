@@ -121,7 +121,7 @@ TEST_F(SlowRanksProgram, AdaptersGoOnInStages) {
 
 constexpr const char* kLong =
     "method=full data_parallel=2 logging_steps=1 save_steps=5 save_total_limit=3 "
-    "lr_scheduler_type=constant ";
+    "lr_scheduler_type=constant warmup_steps=0 ";
 
 TEST_F(SlowRanksProgram, RankZeroStopsAllOfThem) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {

@@ -129,7 +129,7 @@ TEST(SlowResult, ARunGoesOnFromACheckpointOfElsewhere) {
       "method=full lr_scheduler_type=constant warmup_steps=0 gradient_accumulation_steps=10 "
       "save_steps=2 report_samples=0 ";
   tiny.must_train("out", settings + "max_steps=2");
-  const std::string longer = settings + "max_steps=60 ";
+  const std::string longer = settings + "max_steps=150 ";
   const auto stopped = [&](const std::string& output, const std::string& more) {
     Child child(tiny.train(output, longer + more));
     const fs::path log = tiny.path(output + "/train_log.jsonl");
@@ -157,6 +157,22 @@ TEST(SlowResult, ARunGoesOnFromACheckpointOfElsewhere) {
   tiny.must_train("out", longer + "resume=" + left.string());
   tiny.must_train("whole", longer);
   EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));
+}
+
+// What is said leads on: with overwrite=true such a run would begin at the same checkpoint.
+TEST(SlowResult, ACheckpointThatDoesNotFitIsLeftOut) {
+  const TinyRun tiny("does_not_fit");
+  tiny.must_train("out", "method=lora max_steps=4 report_samples=0");
+  const std::string from = " resume=" + tiny.path("out/checkpoint-4").string();
+  for (const auto& [change, hint] :
+       {std::pair("max_steps=2", "hint: raise max_steps, or leave resume out"),
+        std::pair("lora_rank=3", "is 3 now; undo that, or leave resume out")}) {
+    const Outcome outcome =
+        run(tiny.train("other", std::string("method=lora report_samples=0 ") + change + from) +
+            " 2>&1");
+    EXPECT_NE(outcome.exit_code, 0) << outcome.out;
+    EXPECT_TRUE(says(outcome, hint)) << outcome.out;
+  }
 }
 
 // Evaluations decide what becomes the result where it is the best; epochs are not read beside

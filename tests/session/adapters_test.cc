@@ -220,6 +220,11 @@ TEST_F(AdapterOptionsTest, WhatIsUntiedFitsNoTiedModel) {
   adapter["ensure_weight_tying"] = false;
   expect_message(ErrorKind::model, "its embedding or head learned by itself", load);
   fs::remove_all(directory);
+  // Before anything is loaded, and in place of what a learner says of such settings.
+  const Recipe of_both =
+      with_adapter_options(make_recipe({"adapter=" + golden_path("lora_saved_modules").string()}));
+  expect_message(ErrorKind::model, "its embedding or head learned by itself",
+                 [&] { Session::rehearse(of_both, files_, training_use(batch_.tokens)); });
 }
 
 // What was chosen by expression and pattern is found again by the adapter's own files.

@@ -54,6 +54,7 @@ DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
   truncated += other.truncated;
   too_long += other.too_long;
   longest = std::max(longest, other.longest);
+  room = std::max(room, other.room);
   dropped += other.dropped;
   bad += other.bad;
   if (first_bad.empty()) first_bad = other.first_bad;
@@ -78,11 +79,15 @@ std::vector<std::string> data_warnings(const DatasetStats& stats, TargetUse use,
   constexpr double kManyCut = 0.05;
   if (static_cast<double>(stats.truncated) >= kManyCut * static_cast<double>(stats.records) &&
       stats.truncated > 0 && has_targets) {
-    warnings.push_back(
-        fmt::format("{} of {} {} longer than sequence_len and cut: the end of the text or "
-                    "the answer is lost; the longest has {} tokens",
-                    stats.truncated, counted(stats.records, "record"),
-                    stats.truncated == 1 ? "is" : "are", stats.longest));
+    const std::string limit =
+        stats.room == 0
+            ? "sequence_len"
+            : fmt::format("the {} tokens that virtual ones leave of sequence_len", stats.room);
+    warnings.push_back(fmt::format(
+        "{} of {} {} longer than {} and cut: the end of the text or the answer is lost; the "
+        "longest has {} tokens",
+        stats.truncated, counted(stats.records, "record"), stats.truncated == 1 ? "is" : "are",
+        limit, stats.longest));
   }
   if (stats.notes.untrainable > 0 && has_targets) {
     warnings.push_back(
@@ -238,6 +243,7 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed,
   rest.truncated = stats_.truncated;
   rest.too_long = stats_.too_long;
   rest.longest = stats_.longest;
+  rest.room = stats_.room;
   rest.dropped = stats_.dropped;
   rest.bad = stats_.bad;
   rest.first_bad = stats_.first_bad;

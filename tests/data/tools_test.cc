@@ -126,6 +126,37 @@ TEST(Tools, OfOldFunctionCalls) {
       "user assistant function now UTC tool assistant ");
 }
 
+// Tables and ShareGPT's files hold them as texts of JSON: the whole list, or each of it.
+TEST(Tools, MayBeTextsOfJson) {
+  const ChatFormat format = own_format(
+      "{{ tools | tojson }}{% for m in messages if m.tool_calls %} {{ m.tool_calls | tojson }}"
+      "{% endfor %}");
+  const std::string tool = R"({"name": "f", "parameters": {}})";
+  const std::string call = R"({"function": {"name": "f", "arguments": {"x": 1}}})";
+  const auto of = [&](const Json& tools, const Json& calls) {
+    return rendered(format,
+                    parse({{"tools", tools},
+                           {"messages",
+                            {{{"role", "user"}, {"content", "q"}},
+                             {{"role", "assistant"}, {"content", "a"}, {"tool_calls", calls}}}}}));
+  };
+  const std::string expected = "[" + tool + "] [" + call + "]";
+  EXPECT_EQ(of(Json::array({Json::parse(tool)}), Json::array({Json::parse(call)})), expected);
+  EXPECT_EQ(of("[" + tool + "]", "[" + call + "]"), expected);
+  EXPECT_EQ(of(Json::array({tool}), Json::array({call})), expected);
+  Json texts = Json::parse(call);
+  texts["function"]["arguments"] = R"({"x": 1})";
+  texts["function"] = texts["function"].dump();
+  EXPECT_EQ(of(Json::array({tool}), Json::array({texts}).dump()), expected);
+  EXPECT_EQ(of("", ""), "null");
+  refuse_record(R"({"tools": ["f"], "messages": [{"role": "user", "content": "a"}]})",
+                "a.jsonl:1: a tool of \"tools\" is string, expected an object");
+  refuse_record(R"({"tools": [null], "messages": [{"role": "user", "content": "a"}]})",
+                "a.jsonl:1: a tool of \"tools\" is null, expected an object");
+  refuse_record(R"({"messages": [{"role": "assistant", "content": "a", "tool_calls": "f"}]})",
+                "a.jsonl:1, message 1: \"tool_calls\" is not a list");
+}
+
 TEST(Tools, MayComeWithoutContent) {
   const auto call = [](const std::string& content) {
     return std::get<ConversationRecord>(parse_record(

@@ -99,7 +99,10 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
     try {
       return from_chat(tokenizer, render_chat(options.format, messages, false, tools));
     } catch (const Error& error) {
-      throw Error(error.kind(), fmt::format("{}: {}", place, error.what()), error.hint());
+      // Of many records those that do not fit the template are at fault, not the template.
+      const bool unfit = dynamic_cast<const jinja::UnfitValues*>(&error) != nullptr;
+      throw Error(unfit ? ErrorKind::data : error.kind(),
+                  fmt::format("{}: {}", place, error.what()), error.hint());
     }
   };
   Example example;

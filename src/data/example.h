@@ -49,7 +49,7 @@ bool has_empty_text(const Record& record);
 
 // The example of one whole record; `place` is for messages. For a DocumentRecord, the example of
 // the part that it holds, with BOS before the first part where the tokenizer adds it by default.
-// Throws what render_chat() throws.
+// Throws what render_chat() throws, with Error(data) for a record that does not fit the template.
 Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
                       const Record& record, const std::string& place);
 

@@ -1,8 +1,7 @@
 // Records with tools, their calls and whatever else a message holds, as a chat template sees them.
 #include <gtest/gtest.h>
 
-#include "data/dataset.h"
-#include "tests/text/fixture.h"
+#include "tests/data/dataset_fixture.h"
 #include "tests/text/jinja/fixture.h"
 
 namespace jackscrew {
@@ -288,6 +287,35 @@ TEST(Tools, OthersThanTheTemplateWritesAreCounted) {
                                "2 conversations with what a model thought (reasoning_content), "
                                "which the chat template ignores"),
             1);
+}
+
+// What a template takes to be there is missing in a record: that is the record's fault. What no
+// record could mend is the template's.
+TEST_F(DatasetTest, RecordsThatDoNotFitTheTemplateAreBad) {
+  const auto record = [](const std::string& question) {
+    return R"({"messages": [{"role": "user", "content": ")" + question +
+           R"("}, {"role": "assistant", "content": "yes"}]})";
+  };
+  const std::string text = record("a|b") + "\n" + record("a");
+  DatasetOptions o = options(1000);
+  o.examples.format = own_format(
+      "{% for m in messages %}{% if m.role == 'user' %}{{ m.content.split('|')[1].strip() }}"
+      "{% else %}{{ m.content }}{% endif %}{% endfor %}");
+  const auto reads = [&] { return read("a.jsonl", text, o).stats(); };
+  const std::string complaint = "a.jsonl:2: chat template, line 1: a list has no \"1\"";
+  expect_error(ErrorKind::data, complaint + " | on_bad_record=skip leaves such records out", reads);
+  o.skip_bad_records = true;
+  const DatasetStats stats = reads();
+  EXPECT_EQ(stats.bad, 1);
+  EXPECT_EQ(stats.examples, 1);
+  EXPECT_TRUE(stats.first_bad.ends_with(complaint)) << stats.first_bad;
+  for (const auto& [always, part] :
+       {std::pair("{{ cycler(1) }}", "cycler is not supported"),
+        std::pair("{{ range(10000000000) }}", "range: more than"),
+        std::pair("{{ messages[0].content.format(1) }}", "\"format\" of a str is not supported")}) {
+    o.examples.format = own_format(always);
+    expect_error(ErrorKind::model, part, reads);
+  }
 }
 
 }  // namespace

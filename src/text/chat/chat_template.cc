@@ -62,6 +62,10 @@ bool lacks_text(const Message& message) {
   return message.kind != MessageContent::text;
 }
 
+constexpr const char* kAddContent =
+    "a message with tool calls has no content, which this template may need; add \"content\": \"\" "
+    "to it";
+
 Error no_end_token() {
   return {ErrorKind::model, "the tokenizer has no end-of-text token to end an answer with",
           "set eos_token in tokenizer_config.json"};
@@ -410,11 +414,12 @@ RenderedChat render_chat(const ChatFormat& format, std::span<const Message> mess
   }
   try {
     return Renderer(format, messages, answer_follows, tools, *chat.jinja).render();
+  } catch (const jinja::UnfitValues& error) {
+    if (!std::ranges::any_of(messages, lacks_text)) throw;
+    throw jinja::UnfitValues(error.what(), kAddContent);
   } catch (const Error& error) {
     if (!error.hint().empty() || !std::ranges::any_of(messages, lacks_text)) throw;
-    throw Error(error.kind(), error.what(),
-                "a message with tool calls has no content, which this template may need; add "
-                "\"content\": \"\" to it");
+    throw Error(error.kind(), error.what(), kAddContent);
   }
 }
 

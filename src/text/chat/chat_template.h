@@ -99,9 +99,9 @@ jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day
 // its end. Each rendering must be an exact prefix of the next and of the whole text, or the answer
 // is not trainable; of the prompt, a part that ends where the answer's own text begins is enough.
 //
-// Throws Error(model) where the template is refused or fails and where the plain format has no EOS,
-// Error(data) where the template refuses the conversation and where the plain format has no place
-// for its tools.
+// Throws Error(model) where the template is refused or fails (jinja::UnfitValues where another
+// conversation may pass) and where the plain format has no EOS, Error(data) where the template
+// refuses the conversation and where the plain format has no place for its tools.
 RenderedChat render_chat(const ChatFormat& format, std::span<const Message> messages,
                          bool answer_follows = false, const jinja::Value& tools = jinja::None{});
 

@@ -227,6 +227,21 @@ TEST_F(AdapterOptionsTest, WhatIsUntiedFitsNoTiedModel) {
                  [&] { Session::rehearse(of_both, files_, training_use(batch_.tokens)); });
 }
 
+TEST(AdapterShapes, TellAResizedVocabularyFromAnotherModel) {
+  const PeftTensor head{.name = "lm_head.weight", .shape = {5, 3}, .bytes = {}};
+  require_shape(head, {5, 3}, "a");
+  expect_message(ErrorKind::model, "a: lm_head.weight has shape [5, 3], the model asks for [4, 3]",
+                 [&] {
+                   require_shape(head, {4, 3}, "a");
+                 });
+  expect_error(ErrorKind::model, "the vocabulary was resized", [&] {
+    require_shape(head, {4, 3}, "a");
+  });
+  expect_error(ErrorKind::model, "made for another model", [&] {
+    require_shape(head, {5, 2}, "a");
+  });
+}
+
 // What was chosen by expression and pattern is found again by the adapter's own files.
 TEST_F(AdapterOptionsTest, SurvivesTheDisk) {
   const fs::path directory =

@@ -121,7 +121,8 @@ std::string role_of(const std::string& name, const std::string& place) {
       {"system", "system"},     {"user", "user"},       {"assistant", "assistant"},
       {"tool", "tool"},         {"human", "user"},      {"gpt", "assistant"},
       {"chatgpt", "assistant"}, {"model", "assistant"}, {"developer", "system"},
-      {"observation", "tool"},  {"function", "tool"},   {"function_call", "assistant"}};
+      {"observation", "tool"},  {"function", "tool"},   {"function_call", "assistant"},
+      {"ipython", "ipython"}};
   std::vector<std::string> names;
   for (const auto& [alias, role] : kRoles) {
     if (alias == name) return role;

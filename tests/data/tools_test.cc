@@ -125,6 +125,26 @@ TEST(Tools, OfOldFunctionCalls) {
       "user assistant function now UTC tool assistant ");
 }
 
+// Llama 3.1's word for "tool", which a template sees if it knows it.
+TEST(Tools, OfIpython) {
+  const auto record = [](const char* role) {
+    return parse({{"messages",
+                   {{{"role", "user"}, {"content", "q"}},
+                    {{"role", role}, {"content", "12"}},
+                    {{"role", "assistant"}, {"content", "a"}}}}});
+  };
+  const ConversationRecord ipython = record("ipython");
+  const std::string roles = "{% for m in messages %}{{ m.role }} {% endfor %}";
+  EXPECT_EQ(rendered(own_format(roles), ipython), "user tool assistant ");
+  EXPECT_EQ(rendered(own_format(roles + "{{ 'ipython' == messages[1].role }}"), ipython),
+            "user ipython assistant True");
+  const auto templates = jinja::all_templates();
+  for (const char* name : {"chatml_think", "chatml_tools", "headers_tools", "inst_tools"}) {
+    const ChatFormat format = own_format(templates.at(name));
+    EXPECT_EQ(rendered(format, ipython), rendered(format, record("tool"))) << name;
+  }
+}
+
 // Tables and ShareGPT's files hold them as texts of JSON: the whole list, or each of it.
 TEST(Tools, MayBeTextsOfJson) {
   const ChatFormat format = own_format(

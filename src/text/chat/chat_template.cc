@@ -27,6 +27,7 @@ void add(std::vector<Segment>& segments, std::string_view text, bool trained,
 }
 
 constexpr std::string_view kCalls = "tool_calls";
+constexpr std::string_view kIpython = "ipython";
 
 bool has_calls(const Message& message) {
   const jinja::Value* calls = jinja::find_variable(message.fields, std::string(kCalls));
@@ -122,7 +123,8 @@ class Renderer {
       };
       // A role is one of a few known words and counts as template text, since a template may make
       // special tokens of it.
-      add("role", Value::text(message.role, jinja::kTemplate));
+      const bool knows_role = message.role != kIpython || jinja.mentions(kIpython);
+      add("role", Value::text(knows_role ? message.role : "tool", jinja::kTemplate));
       if (message.kind == MessageContent::text) {
         add("content", Value::text(message.content));
       } else if (message.kind == MessageContent::none) {

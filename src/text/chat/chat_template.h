@@ -20,7 +20,7 @@ namespace jackscrew {
 enum class MessageContent { text, none, absent };
 
 struct Message {
-  std::string role;  // "system", "user", "assistant" or "tool"
+  std::string role;  // "system", "user", "assistant", "tool" or "ipython", Llama 3.1's word for it
   std::string content;
   bool trained = true;                         // false: an assistant's message that is context only
   MessageContent kind = MessageContent::text;  // not text: `content` is empty

@@ -90,10 +90,16 @@ std::vector<std::string> data_warnings(const DatasetStats& stats, TargetUse use,
         limit, stats.longest));
   }
   if (stats.notes.untrainable > 0 && has_targets) {
-    warnings.push_back(
-        fmt::format("{} cannot be {}: the chat template writes earlier turns differently once the "
-                    "conversation continues",
-                    counted(stats.notes.untrainable, "answer"), learns ? "trained on" : "scored"));
+    const std::string way_on =
+        stats.notes.thoughtless == 0 ? ""
+        : stats.notes.untrainable == 1
+            ? "; with a reasoning_content beside its content it can"
+            : fmt::format("; with a reasoning_content beside their content {} of them can",
+                          stats.notes.thoughtless);
+    warnings.push_back(fmt::format(
+        "{} cannot be {}: the chat template writes earlier turns differently once the "
+        "conversation continues{}",
+        counted(stats.notes.untrainable, "answer"), learns ? "trained on" : "scored", way_on));
   }
   if (stats.notes.after_part_of_prompt > 0 && learns) {
     warnings.push_back(fmt::format(

@@ -93,6 +93,7 @@ void for_each_count(Stats& stats, const Use& use) {
   use("text_bytes", stats.text_bytes);
   use("text_tokens", stats.text_tokens);
   use("untrainable", stats.notes.untrainable);
+  use("thoughtless", stats.notes.thoughtless);
   use("after_part_of_prompt", stats.notes.after_part_of_prompt);
   use("unended", stats.notes.unended);
   use("dropped_bos", stats.notes.dropped_bos);

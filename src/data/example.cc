@@ -39,6 +39,7 @@ Example from_chat(const Tokenizer& tokenizer, const RenderedChat& chat) {
   return {std::move(encoded.ids),
           std::move(encoded.trained),
           {.untrainable = chat.untrainable,
+           .thoughtless = chat.thoughtless,
            .after_part_of_prompt = chat.after_part_of_prompt,
            .unended = encoded.unended,
            .dropped_bos = encoded.dropped_bos ? 1 : 0,
@@ -66,6 +67,7 @@ Example from_text(const Tokenizer& tokenizer, std::string_view text, bool begins
 
 RecordNotes& RecordNotes::operator+=(const RecordNotes& other) {
   untrainable += other.untrainable;
+  thoughtless += other.thoughtless;
   after_part_of_prompt += other.after_part_of_prompt;
   unended += other.unended;
   dropped_bos += other.dropped_bos;
@@ -129,7 +131,7 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
   if (has_empty_text(record)) example.notes.empty = 1;
   if (options.train_on_inputs) {
     std::fill(example.train.begin(), example.train.end(), uint8_t{1});
-    example.notes.untrainable = 0;
+    example.notes.untrainable = example.notes.thoughtless = 0;
   }
   return example;
 }

@@ -309,6 +309,38 @@ TEST(Tools, OthersThanTheTemplateWritesAreCounted) {
             1);
 }
 
+// Qwen 3's template writes thoughts, empty ones too, before the last answer; before earlier ones
+// since the last question where they are not empty.
+TEST(Tools, CallsAreTrainedWithThoughts) {
+  ExampleOptions options;
+  options.format = own_format(jinja::all_templates().at("chatml_think"));
+  const auto notes = [&](const std::string& thoughts, const std::string& question) {
+    const std::string record =
+        R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": null, )" +
+        thoughts + R"("tool_calls": [{"function": {"name": "f", "arguments": {}}}]}, )" + question +
+        R"({"role": "tool", "content": "42"}, {"role": "assistant", "content": "a"}]})";
+    return encode_record(smollm_tokenizer(), options, parse_record(record, "a.jsonl:1"), "a").notes;
+  };
+  const RecordNotes without = notes("", "");
+  EXPECT_EQ(without.untrainable, 1);
+  EXPECT_EQ(without.thoughtless, 1);
+  EXPECT_EQ(notes(R"("reasoning_content": "", )", "").thoughtless, 1);
+  EXPECT_EQ(notes(R"("reasoning_content": "th", )", "").untrainable, 0);
+  DatasetStats stats;
+  stats.notes = without;
+  EXPECT_EQ(data_warnings(stats).at(0),
+            "1 answer cannot be trained on: the chat template writes earlier turns differently "
+            "once the conversation continues; with a reasoning_content beside its content it can");
+  stats.notes += without;
+  stats.notes.untrainable = 3;
+  EXPECT_TRUE(data_warnings(stats).at(0).ends_with(
+      "; with a reasoning_content beside their content 2 of them can"));
+  // Of turns before the last question the thoughts are left out.
+  const RecordNotes earlier = notes("", R"({"role": "user", "content": "and?"}, )");
+  EXPECT_EQ(earlier.untrainable, 1);
+  EXPECT_EQ(earlier.thoughtless, 0);
+}
+
 // What a template takes to be there is missing in a record: that is the record's fault. What no
 // record could mend is the template's.
 TEST_F(DatasetTest, RecordsThatDoNotFitTheTemplateAreBad) {

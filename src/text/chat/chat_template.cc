@@ -236,6 +236,15 @@ class Renderer {
     return span;
   }
 
+  // Whether the template writes an answer's thoughts, which this one has not, whatever follows it:
+  // as Qwen 3's does behind the last question, where tools are called.
+  bool would_keep_thoughts(size_t answer) const {
+    const Value* own = jinja::find_variable(messages_[answer].fields, std::string(kThoughts[0]));
+    const auto is_question = [](const Message& message) { return message.role == "user"; };
+    return (own == nullptr || !own->truth()) && jinja_.mentions(kThoughts[0]) &&
+           std::ranges::none_of(messages_.subspan(answer), is_question);
+  }
+
   void train_answers(const Text& text, std::vector<uint8_t>& trained, RenderedChat& chat) const {
     for (size_t i = 0; i < messages_.size(); ++i) {
       if (!is_answer(i) || !messages_[i].trained) continue;
@@ -244,6 +253,7 @@ class Renderer {
         if (span->after_part_of_prompt) ++chat.after_part_of_prompt;
       } else {
         ++chat.untrainable;
+        if (would_keep_thoughts(i)) ++chat.thoughtless;
       }
     }
   }

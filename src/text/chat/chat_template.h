@@ -62,6 +62,7 @@ struct RenderedChat {
   std::vector<Segment> segments;
   // Answers that should be trained and cannot be, because their part of the text is unknown.
   int64_t untrainable = 0;
+  int64_t thoughtless = 0;  // those of them that could be with a reasoning_content
   // Trained answers that follow a part of the generation prompt: the template ends that with more,
   // such as `<think>`, which it does not write before an answer.
   int64_t after_part_of_prompt = 0;

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <set>
 
-#include "formats/shape.h"
 #include "model/weights.h"
 #include "quant/plain.h"
 #include "session/adapter.h"
@@ -70,17 +69,9 @@ void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
   const AdapterValues values = [&](const std::string& name,
                                    std::initializer_list<int64_t> shape) -> std::span<const float> {
     const auto found = tensors.find(name);
-    if (found == tensors.end()) {
-      throw Error(ErrorKind::model, fmt::format("{}: {} is missing", directory, name),
-                  "the adapter was made for another model, or for some of its layers only");
-    }
+    if (found == tensors.end()) fail_without(name, directory);
     const PeftTensor& tensor = *found->second;
-    if (tensor.shape != std::vector<int64_t>(shape)) {
-      throw Error(ErrorKind::model,
-                  fmt::format("{}: {} has shape {}, the model {} asks for {}", directory, name,
-                              shape_text(tensor.shape), base.origin, shape_text(shape)),
-                  kOtherModel);
-    }
+    require_shape(tensor, shape, directory);
     tensors.erase(found);
     return values_.emplace_back(finite_values(tensor, directory));
   };

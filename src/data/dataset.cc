@@ -54,6 +54,7 @@ DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
   truncated += other.truncated;
   too_long += other.too_long;
   longest = std::max(longest, other.longest);
+  room = std::max(room, other.room);
   dropped += other.dropped;
   bad += other.bad;
   if (first_bad.empty()) first_bad = other.first_bad;
@@ -78,17 +79,27 @@ std::vector<std::string> data_warnings(const DatasetStats& stats, TargetUse use,
   constexpr double kManyCut = 0.05;
   if (static_cast<double>(stats.truncated) >= kManyCut * static_cast<double>(stats.records) &&
       stats.truncated > 0 && has_targets) {
-    warnings.push_back(
-        fmt::format("{} of {} {} longer than sequence_len and cut: the end of the text or "
-                    "the answer is lost; the longest has {} tokens",
-                    stats.truncated, counted(stats.records, "record"),
-                    stats.truncated == 1 ? "is" : "are", stats.longest));
+    const std::string limit =
+        stats.room == 0
+            ? "sequence_len"
+            : fmt::format("the {} tokens that virtual ones leave of sequence_len", stats.room);
+    warnings.push_back(fmt::format(
+        "{} of {} {} longer than {} and cut: the end of the text or the answer is lost; the "
+        "longest has {} tokens",
+        stats.truncated, counted(stats.records, "record"), stats.truncated == 1 ? "is" : "are",
+        limit, stats.longest));
   }
   if (stats.notes.untrainable > 0 && has_targets) {
-    warnings.push_back(
-        fmt::format("{} cannot be {}: the chat template writes earlier turns differently once the "
-                    "conversation continues",
-                    counted(stats.notes.untrainable, "answer"), learns ? "trained on" : "scored"));
+    const std::string way_on =
+        stats.notes.thoughtless == 0 ? ""
+        : stats.notes.untrainable == 1
+            ? "; with a reasoning_content beside its content it can"
+            : fmt::format("; with a reasoning_content beside their content {} of them can",
+                          stats.notes.thoughtless);
+    warnings.push_back(fmt::format(
+        "{} cannot be {}: the chat template writes earlier turns differently once the "
+        "conversation continues{}",
+        counted(stats.notes.untrainable, "answer"), learns ? "trained on" : "scored", way_on));
   }
   if (stats.notes.after_part_of_prompt > 0 && learns) {
     warnings.push_back(fmt::format(
@@ -238,6 +249,7 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed,
   rest.truncated = stats_.truncated;
   rest.too_long = stats_.too_long;
   rest.longest = stats_.longest;
+  rest.room = stats_.room;
   rest.dropped = stats_.dropped;
   rest.bad = stats_.bad;
   rest.first_bad = stats_.first_bad;

@@ -20,6 +20,7 @@ enum class LongRecord { truncate, drop, error };
 
 struct DatasetOptions {
   int64_t sequence_len = 1024;  // tokens
+  bool after_virtual = false;   // virtual tokens take the rest of the recipe's sequence_len
   ExampleOptions examples;
   LongRecord long_record = LongRecord::truncate;
   bool skip_bad_records = false;  // records that cannot be read are left out and counted
@@ -39,6 +40,7 @@ struct DatasetStats {
   int64_t truncated = 0;       // records that lost tokens to sequence_len
   int64_t too_long = 0;        // records left out for their length
   int64_t longest = 0;         // tokens of the longest record, before it is cut or left out
+  int64_t room = 0;            // tokens that virtual ones leave of sequence_len; 0: all
   int64_t dropped = 0;         // records left without any target
   int64_t bad = 0;             // records left out because they cannot be read
   int64_t tokens = 0;          // in the examples kept

@@ -93,6 +93,7 @@ void for_each_count(Stats& stats, const Use& use) {
   use("text_bytes", stats.text_bytes);
   use("text_tokens", stats.text_tokens);
   use("untrainable", stats.notes.untrainable);
+  use("thoughtless", stats.notes.thoughtless);
   use("after_part_of_prompt", stats.notes.after_part_of_prompt);
   use("unended", stats.notes.unended);
   use("dropped_bos", stats.notes.dropped_bos);
@@ -155,7 +156,9 @@ LengthFit fit_length(Example& example, const DatasetOptions& options, const std:
   if (options.long_record == LongRecord::drop) return LengthFit::left_out;
   if (options.long_record == LongRecord::error) {
     throw Error(ErrorKind::data,
-                fmt::format("{}: {} tokens, and sequence_len is {}", place, example.ids.size(),
+                fmt::format("{}: {} tokens, and {} {}", place, example.ids.size(),
+                            options.after_virtual ? "what virtual ones leave of sequence_len is"
+                                                  : "sequence_len is",
                             options.sequence_len),
                 "raise sequence_len, or set excess_length_strategy to truncate or drop");
   }
@@ -308,15 +311,18 @@ Dataset Dataset::read(const DataPlace& from, const Tokenizer& tokenizer,
                       const DatasetOptions& options, DataPart part,
                       const ProgressCallback& progress) {
   const std::vector<fs::path> files = from.files(part);
+  const int64_t room = options.after_virtual ? options.sequence_len : 0;
   std::string key;
   if (!options.token_file.empty() && options.keep_token_file) {
     key = key_of(files, tokenizer, options);
     if (auto kept = DatasetBuilder::reopen(options.token_file, key, tokenizer)) {
+      kept->stats_.room = room;
       return std::move(*kept);
     }
   }
   DatasetBuilder builder(&tokenizer, options);
   DatasetStats& counts = builder.stats();
+  counts.room = room;
   const auto use = [&](const Record& record, Example example, const std::string& place) {
     builder.count_text(record);
     if (const auto* document = std::get_if<DocumentRecord>(&record)) {

@@ -39,6 +39,7 @@ Example from_chat(const Tokenizer& tokenizer, const RenderedChat& chat) {
   return {std::move(encoded.ids),
           std::move(encoded.trained),
           {.untrainable = chat.untrainable,
+           .thoughtless = chat.thoughtless,
            .after_part_of_prompt = chat.after_part_of_prompt,
            .unended = encoded.unended,
            .dropped_bos = encoded.dropped_bos ? 1 : 0,
@@ -66,6 +67,7 @@ Example from_text(const Tokenizer& tokenizer, std::string_view text, bool begins
 
 RecordNotes& RecordNotes::operator+=(const RecordNotes& other) {
   untrainable += other.untrainable;
+  thoughtless += other.thoughtless;
   after_part_of_prompt += other.after_part_of_prompt;
   unended += other.unended;
   dropped_bos += other.dropped_bos;
@@ -99,7 +101,10 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
     try {
       return from_chat(tokenizer, render_chat(options.format, messages, false, tools));
     } catch (const Error& error) {
-      throw Error(error.kind(), fmt::format("{}: {}", place, error.what()), error.hint());
+      // Of many records those that do not fit the template are at fault, not the template.
+      const bool unfit = dynamic_cast<const jinja::UnfitValues*>(&error) != nullptr;
+      throw Error(unfit ? ErrorKind::data : error.kind(),
+                  fmt::format("{}: {}", place, error.what()), error.hint());
     }
   };
   Example example;
@@ -126,7 +131,7 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
   if (has_empty_text(record)) example.notes.empty = 1;
   if (options.train_on_inputs) {
     std::fill(example.train.begin(), example.train.end(), uint8_t{1});
-    example.notes.untrainable = 0;
+    example.notes.untrainable = example.notes.thoughtless = 0;
   }
   return example;
 }

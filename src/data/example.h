@@ -14,6 +14,7 @@ namespace jackscrew {
 // Counts of irregularities in records.
 struct RecordNotes {
   int64_t untrainable = 0;           // answers whose place in the rendered text is unknown
+  int64_t thoughtless = 0;           // those of them that lack thoughts, see RenderedChat
   int64_t after_part_of_prompt = 0;  // trained answers, see RenderedChat
   int64_t unended = 0;               // trained answers without a token that ends them
   int64_t dropped_bos = 0;           // conversations that began with BOS twice
@@ -49,7 +50,7 @@ bool has_empty_text(const Record& record);
 
 // The example of one whole record; `place` is for messages. For a DocumentRecord, the example of
 // the part that it holds, with BOS before the first part where the tokenizer adds it by default.
-// Throws what render_chat() throws.
+// Throws what render_chat() throws, with Error(data) for a record that does not fit the template.
 Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
                       const Record& record, const std::string& place);
 

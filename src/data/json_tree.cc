@@ -105,6 +105,18 @@ std::optional<RecordJson> parse_json_tree(std::string_view text, const std::stri
   return std::nullopt;
 }
 
+const RecordJson* member(const RecordJson& object, const std::string& key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+RecordJson unquoted(const RecordJson& value, const std::string& place) {
+  if (!value.is_string()) return value;
+  std::string complaint;
+  auto inner = parse_json_tree(value.get_ref<const std::string&>(), place, complaint);
+  return inner && inner->is_structured() ? std::move(*inner) : value;
+}
+
 const char* kind_name(const RecordJson& value) {
   return value.is_binary() ? "number" : value.type_name();
 }

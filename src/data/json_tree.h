@@ -21,6 +21,14 @@ inline constexpr size_t kMostKeys = 10'000;
 std::optional<RecordJson> parse_json_tree(std::string_view text, const std::string& place,
                                           std::string& complaint);
 
+// The member `key` unless it is missing or null: tables exported as JSON write null for the fields
+// that a row lacks.
+const RecordJson* member(const RecordJson& object, const std::string& key);
+
+// The JSON value that a string spells, if it is an object or array; otherwise the value itself.
+// Throws Error(data) where parse_json_tree() does.
+RecordJson unquoted(const RecordJson& value, const std::string& place);
+
 // "number", "string" ...
 const char* kind_name(const RecordJson& value);
 

@@ -6,18 +6,11 @@
 #include "base/error.h"
 #include "base/json_object.h"
 #include "base/text.h"
-#include "text/jinja/json.h"
+#include "data/record_tools.h"
 
 namespace jackscrew {
 
 namespace {
-
-// The member `key` unless it is missing or null: tables exported as JSON write null for the fields
-// that a row lacks.
-const RecordJson* member(const RecordJson& object, const std::string& key) {
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
 
 // "its keys are a, b".
 std::string keys_of(const RecordJson& object) {
@@ -128,7 +121,8 @@ std::string role_of(const std::string& name, const std::string& place) {
       {"system", "system"},     {"user", "user"},       {"assistant", "assistant"},
       {"tool", "tool"},         {"human", "user"},      {"gpt", "assistant"},
       {"chatgpt", "assistant"}, {"model", "assistant"}, {"developer", "system"},
-      {"observation", "tool"},  {"function", "tool"},   {"function_call", "assistant"}};
+      {"observation", "tool"},  {"function", "tool"},   {"function_call", "assistant"},
+      {"ipython", "ipython"}};
   std::vector<std::string> names;
   for (const auto& [alias, role] : kRoles) {
     if (alias == name) return role;
@@ -151,46 +145,6 @@ bool trained_flag(const RecordJson& message, const std::string& place) {
     return *weight == 1;
   }
   return true;
-}
-
-// The JSON value that a string spells, if it is an object or array; otherwise the value itself.
-RecordJson unquoted(const RecordJson& value, const std::string& place) {
-  if (!value.is_string()) return value;
-  std::string complaint;
-  auto inner = parse_json_tree(value.get_ref<const std::string&>(), place, complaint);
-  return inner && inner->is_structured() ? std::move(*inner) : value;
-}
-
-jinja::Value template_value(const RecordJson& json, const std::string& place) {
-  try {
-    return jinja::from_json(json);
-  } catch (const Error& error) {
-    throw Error(error.kind(), fmt::format("{}: {}", place, error.what()), error.hint());
-  }
-}
-
-// Throws where the member is present and not a list of objects.
-jinja::Value tools_of(const RecordJson& record, const std::string& key, const std::string& place) {
-  const RecordJson* found = member(record, key);
-  if (found == nullptr) return jinja::None{};
-  const RecordJson tools = unquoted(*found, place);
-  const bool empty_text = tools.is_string() && tools.get<std::string>().empty();
-  if (empty_text) return jinja::None{};
-  if (!tools.is_array()) fail_record(place, fmt::format("\"{}\" is not a list", key));
-  return template_value(tools, place);
-}
-
-RecordJson calls_of(const RecordJson& list, const std::string& place) {
-  if (!list.is_array()) fail_record(place, "\"tool_calls\" is not a list");
-  RecordJson calls = list;
-  for (RecordJson& call : calls) {
-    if (!call.is_object()) fail_record(place, "a tool call is not an object");
-    RecordJson& function = call.contains("function") ? call["function"] : call;
-    if (!function.is_object()) fail_record(place, "the function of a tool call is not an object");
-    if (function.contains("arguments"))
-      function["arguments"] = unquoted(function["arguments"], place);
-  }
-  return calls;
 }
 
 // The text of a message's content, which may be a list of parts; nullopt where it is null or
@@ -223,7 +177,7 @@ Message to_message(const RecordJson& item, const std::string& role_key,
     for (const RecordJson& one : call.is_array() ? call : RecordJson::array({call})) {
       calls.push_back({{"type", "function"}, {"function", one}});
     }
-  } else if (const RecordJson* found = member(item, "tool_calls")) {
+  } else if (const RecordJson* found = member(item, "tool_calls"); found && *found != "") {
     calls = *found;
   } else if (const RecordJson* call = member(item, "function_call"); call && call->is_object()) {
     calls = RecordJson::array({{{"type", "function"}, {"function", *call}}});

@@ -45,7 +45,8 @@ constexpr std::array<std::string_view, 5> kRefusedInit = {"pissa", "olora", "cor
 
 [[noreturn]] void lora_unsupported(const std::string& where, const std::string& what) {
   throw Error(ErrorKind::model, fmt::format("{}: {} is not supported", where, what),
-              "supported: LoRA and DoRA of linear layers, without biases");
+              "supported: LoRA and DoRA of the blocks' linear layers, without biases; PEFT's "
+              "merge_and_unload() makes a model of any other");
 }
 
 bool at_rest(const json& value) {
@@ -91,12 +92,19 @@ ModuleNumbers numbers_of(const JsonFields& fields, const char* key, bool ranks) 
   }
 }
 
-// The modules that modules_to_save may name, and their tensors.
+// The modules that may be whole in an adapter, with their paths and tensors.
 struct SavedModule {
-  std::string_view module, tensor;
+  std::string_view module, path, tensor;
 };
-constexpr SavedModule kSavedEmbedding{"embed_tokens", "model.embed_tokens.weight"};
-constexpr SavedModule kSavedHead{"lm_head", "lm_head.weight"};
+constexpr SavedModule kSavedEmbedding{"embed_tokens", "model.embed_tokens",
+                                      "model.embed_tokens.weight"};
+constexpr SavedModule kSavedHead{"lm_head", "lm_head", "lm_head.weight"};
+constexpr std::array kSaved = {kSavedEmbedding, kSavedHead};
+
+// Further tensors of a module of modules_to_save that PEFT's save_embedding_layers leaves: the same
+// again, and the base's own. PEFT computes with neither.
+constexpr std::array<std::string_view, 2> kRepeated = {".modules_to_save.weight",
+                                                       ".original_module.weight"};
 
 // The modules of modules_to_save, each by the last part of its path. Throws Error(model) for
 // modules that cannot be trained as a whole beside adapters.
@@ -150,35 +158,69 @@ bool is_saved(const std::string& tensor) {
   return tensor == kSavedEmbedding.tensor || tensor == kSavedHead.tensor;
 }
 
-// Throws Error(model) unless exactly the tensors of modules_to_save are present. PEFT writes a head
-// that is tied to the embedding as a second tensor, which is dropped here.
-void check_saved(const std::vector<std::string>& modules, bool tied, const std::string& where,
-                 std::vector<PeftTensor>& tensors) {
-  const auto find = [&](const SavedModule& saved) {
-    return std::find_if(tensors.begin(), tensors.end(),
-                        [&](const PeftTensor& tensor) { return tensor.name == saved.tensor; });
+bool is_repeated(const SavedModule& saved, std::string_view tensor) {
+  if (!tensor.starts_with(saved.path)) return false;
+  return std::ranges::find(kRepeated, tensor.substr(saved.path.size())) != kRepeated.end();
+}
+
+// Whether two tensors have the same values. Throws Error(model) where their file was cut short.
+bool are_alike(const PeftTensor& a, const PeftTensor& b) {
+  const bool alike = a.dtype == b.dtype && std::ranges::equal(a.bytes, b.bytes);
+  check_map(a.bytes.data());
+  return alike;
+}
+
+// Which modules are whole in an adapter.
+struct WholeModules {
+  std::vector<std::string> names;
+  bool tied = false;  // the embedding is the head as well
+};
+
+// Finds them: `named` in modules_to_save, which must be there, and those that PEFT's
+// save_embedding_layers saves besides, which PEFT puts in place of the model's own. Drops what
+// repeats another tensor, such as a head that is tied to the embedding (`tied`: it has to be).
+// Throws Error(model) where the tensors do not fit together.
+WholeModules take_whole(const std::vector<std::string>& named, bool tied, const std::string& where,
+                        std::vector<PeftTensor>& tensors) {
+  const auto is_named = [&](const SavedModule& saved) {
+    return std::ranges::find(named, saved.module) != named.end();
   };
-  for (const SavedModule& saved : {kSavedEmbedding, kSavedHead}) {
-    const bool wanted = std::find(modules.begin(), modules.end(), saved.module) != modules.end();
+  const auto find = [&](const SavedModule& saved) {
+    return std::ranges::find(tensors, saved.tensor, &PeftTensor::name);
+  };
+  for (const SavedModule& saved : kSaved) {
+    if (!is_named(saved)) continue;
+    std::erase_if(tensors,
+                  [&](const PeftTensor& tensor) { return is_repeated(saved, tensor.name); });
+  }
+  WholeModules whole{named, tied};
+  for (const SavedModule& saved : kSaved) {
     const auto tensor = find(saved);
-    if (wanted && (tensor == tensors.end() || tensor->shape.size() != 2)) {
+    const bool is_there = tensor != tensors.end();
+    if (is_there ? tensor->shape.size() != 2 : is_named(saved)) {
       fail(ErrorKind::model, "{}: tensor {}{} is missing, or no matrix", where, kAdapterPrefix,
            saved.tensor);
     }
-    if (wanted || tensor == tensors.end()) continue;
-    const auto embedding = find(kSavedEmbedding);
-    if (!tied || saved.module != kSavedHead.module || embedding == tensors.end()) {
-      lora_unsupported(where, fmt::format("tensor {}{}", kAdapterPrefix, saved.tensor));
-    }
-    const bool alike =
-        tensor->dtype == embedding->dtype && std::ranges::equal(tensor->bytes, embedding->bytes);
-    check_map(tensor->bytes.data());
-    if (!alike) {
-      fail(ErrorKind::model, "{}: tensors {}{} and {} are tied and differ", where, kAdapterPrefix,
-           saved.tensor, kSavedEmbedding.tensor);
-    }
-    tensors.erase(tensor);
+    if (is_there && !is_named(saved)) whole.names.emplace_back(saved.module);
   }
+  const auto embedding = find(kSavedEmbedding);
+  const auto head = find(kSavedHead);
+  const bool has_embedding = embedding != tensors.end();
+  // Where neither is named, PEFT puts them in the model, whose head may be its embedding.
+  if (head == tensors.end() || is_named(kSavedHead)) {
+    whole.tied = tied || (named.empty() && has_embedding);
+    return whole;
+  }
+  if (!tied && !named.empty()) return whole;
+  whole.tied = has_embedding && are_alike(*head, *embedding);
+  if (tied && !whole.tied) {
+    fail(ErrorKind::model, "{}: tensors {}{} and {} are tied and differ", where, kAdapterPrefix,
+         kSavedHead.tensor, kSavedEmbedding.tensor);
+  }
+  if (!whole.tied) return whole;
+  std::erase(whole.names, kSavedHead.module);
+  tensors.erase(head);
+  return whole;
 }
 
 // The tensors of each module, by its path.
@@ -190,6 +232,12 @@ LoraModules modules_of(const PeftAdapter& adapter, size_t parts_of_each, const s
     if (is_saved(tensor.name)) continue;
     size_t part = 0;
     while (part < kParts.size() && !tensor.name.ends_with(kParts[part])) ++part;
+    if (part == kParts.size()) {
+      for (const SavedModule& saved : kSaved) {
+        if (!tensor.name.starts_with(fmt::format("{}.", saved.path))) continue;
+        lora_unsupported(where, fmt::format("an adapter of {}", saved.module));
+      }
+    }
     if (part >= parts_of_each || tensor.name.size() == kParts[part].size()) {
       lora_unsupported(where, fmt::format("tensor {}{}", kAdapterPrefix, tensor.name));
     }
@@ -296,11 +344,14 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
         settings.value(key, ordered_json::object()).get<std::map<std::string, double>>());
   };
   const ModuleNumbers ranks = numbers("rank_pattern");
-  const auto saved =
-      settings.value("modules_to_save", ordered_json::array()).get<std::vector<std::string>>();
-  const bool tied = settings.contains("ensure_weight_tying");
-  check_saved(saved, tied, where, adapter.tensors);
-  adapter.unties_embedding = !saved.empty() && !tied;
+  const WholeModules whole = take_whole(
+      settings.value("modules_to_save", ordered_json::array()).get<std::vector<std::string>>(),
+      settings.contains("ensure_weight_tying"), where, adapter.tensors);
+  if (!whole.names.empty()) {
+    settings["modules_to_save"] = whole.names;
+    if (whole.tied) settings["ensure_weight_tying"] = true;
+  }
+  adapter.unties_embedding = !whole.names.empty() && !whole.tied;
   const size_t parts = settings.contains("use_dora") ? 3 : 2;
   const LoraModules modules = modules_of(adapter, parts, where);
   check_shapes(modules, rank, ranks, where);
@@ -329,7 +380,7 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
       {.name = "lora_target", .items = targets, .accepted_instead = accepted_instead},
       {.name = "rank_pattern", .items = items_of(ranks, modules)},
       {.name = "alpha_pattern", .items = items_of(numbers("alpha_pattern"), modules)},
-      {.name = "modules_to_save", .items = saved},
+      {.name = "modules_to_save", .items = whole.names},
       // An adapter that is loaded is not initialised again.
       {.name = "lora_init", .value = "default", .accepts_any = true},
       {.name = "lora_dropout",

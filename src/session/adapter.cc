@@ -12,6 +12,7 @@
 #include "base/checked.h"
 #include "base/text.h"
 #include "formats/peft.h"
+#include "formats/shape.h"
 #include "formats/state_io.h"
 #include "model/weights.h"
 
@@ -179,6 +180,26 @@ void require_tying(const PeftAdapter& adapter, bool tied, const fs::path& direct
               "only what PEFT trained with ensure_weight_tying=True fits such a model");
 }
 
+void fail_without(const std::string& tensor, const fs::path& directory) {
+  throw Error(ErrorKind::model, fmt::format("{}: {} is missing", directory.string(), tensor),
+              "the adapter was made for another model, or for some of its layers only");
+}
+
+void require_shape(const PeftTensor& tensor, const std::vector<int64_t>& shape,
+                   const fs::path& directory) {
+  if (tensor.shape == shape) return;
+  const bool is_of_tokens =
+      tensor.name == "model.embed_tokens.weight" || tensor.name == "lm_head.weight";
+  const bool is_resized = is_of_tokens && tensor.shape.back() == shape.back();
+  throw Error(ErrorKind::model,
+              fmt::format("{}: {} has shape {}, the model asks for {}", directory.string(),
+                          tensor.name, shape_text(tensor.shape), shape_text(shape)),
+              is_resized
+                  ? "the vocabulary was resized for the adapter: resize the model's alike and "
+                    "save it, or make a model of both with PEFT's merge_and_unload()"
+                  : "the adapter was made for another model");
+}
+
 void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
   const PeftAdapter loaded = read_peft_adapter(adapter);
   require_tying(loaded, stage.config().tie_word_embeddings, adapter);
@@ -187,12 +208,8 @@ void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
   stage.visit([&](const StateRef& state) {
     if (state.role != StateRole::parameter) return;
     const auto found = tensors.find(state.name);
-    if (found == tensors.end() || found->second->shape != shape_of(state.view)) {
-      throw Error(
-          ErrorKind::model,
-          fmt::format("{}: {} is missing or of another shape", adapter.string(), state.name),
-          "the adapter was made for another model, or for some of its layers only");
-    }
+    if (found == tensors.end()) fail_without(state.name, adapter);
+    require_shape(*found->second, shape_of(state.view), adapter);
     fill(ops, *found->second, state.view);
     tensors.erase(found);
   });
@@ -234,7 +251,7 @@ Recipe with_adapter_options(Recipe recipe) {
     throw Error(ErrorKind::model,
                 fmt::format("{}: {} has no place", origin, adapter.unplaceable_tensor),
                 "adapters of the matrices of blocks are supported, those of lm_head and "
-                "embed_tokens are not");
+                "embed_tokens are not; PEFT's merge_and_unload() makes a model of such an adapter");
   }
   refuse_other_learners(recipe.options);
   for (const AdapterOption& option : adapter.options) take(recipe.options, option, origin);

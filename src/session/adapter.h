@@ -1,8 +1,10 @@
 // Adapters beside a model: reading them, writing them, and taking a recipe's options from them.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "base/file.h"
 #include "formats/checkpoint.h"
@@ -12,6 +14,7 @@
 namespace jackscrew {
 
 struct PeftAdapter;  // formats/peft.h
+struct PeftTensor;
 
 // Writes the parameters among a run's states as a PEFT adapter directory, whole or not at all.
 // `adapter` is the object that Learner::adapter() returns, `base_model` the name to record as that
@@ -26,6 +29,12 @@ int64_t adapter_bytes(const StateSource& states, const nlohmann::json& adapter,
 // Throws Error(model) where the model's embedding and head are `tied`, but the adapter has trained
 // one of them by itself.
 void require_tying(const PeftAdapter& adapter, bool tied, const fs::path& directory);
+
+// Throws Error(model): the adapter in a directory has no such tensor.
+[[noreturn]] void fail_without(const std::string& tensor, const fs::path& directory);
+// Throws Error(model) unless an adapter's tensor has the shape that the model asks for.
+void require_shape(const PeftTensor& tensor, const std::vector<int64_t>& shape,
+                   const fs::path& directory);
 
 // Fills the learner's parameters from a PEFT adapter, leaving out tensors of the model's other
 // stages. Call Session::restored() afterwards. Throws Error(model) when they do not match.

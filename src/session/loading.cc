@@ -27,7 +27,9 @@ ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer) 
 
 DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer) {
   DatasetOptions options;
-  options.sequence_len = recipe.sequence_len - virtual_tokens(recipe);
+  const int64_t before = virtual_tokens(recipe);
+  options.sequence_len = recipe.sequence_len - before;
+  options.after_virtual = before > 0;
   options.examples = {recipe.train_on_inputs, recipe_chat_format(recipe, tokenizer), recipe.fields};
   options.long_record = recipe.long_record;
   options.skip_bad_records = recipe.skip_bad_records;

@@ -9,10 +9,12 @@
 
 #include "base/map_guard.h"
 #include "base/text.h"
+#include "formats/peft.h"
 #include "learners/fused.h"
 #include "learners/product_parameter_slot.h"
 #include "optim/squares.h"
 #include "parallel/schedule.h"
+#include "session/adapter.h"
 #include "session/stage_loader.h"
 #include "tensor/file_backing.h"
 
@@ -273,7 +275,16 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
     check_product_parameters(*learner_, product(), learnable);
     check_option_of_dw(*learner_, product(), learnable, recipe.options);
   }
-  learner_->plan(learnable);
+  try {
+    learner_->plan(learnable);
+  } catch (const Error&) {
+    // Where the settings are an adapter's, what it says of the model itself goes first.
+    if (!recipe.adapter.empty()) {
+      require_tying(read_peft_adapter(recipe.adapter), files.config.tie_word_embeddings,
+                    recipe.adapter);
+    }
+    throw;
+  }
   StageBuild build{slots,
                    *learner_,
                    *arithmetic_,

@@ -119,13 +119,16 @@ void RunLog::introduce_data() {
                   100.0 * static_cast<double>(stats.trained_tokens) /
                       static_cast<double>(std::max<int64_t>(1, stats.tokens)),
                   100.0 * run_.sampler.fill_rate()));
+  const std::string limit = stats.room > 0
+                                ? fmt::format("{} tokens beside the virtual ones", stats.room)
+                                : fmt::format("sequence_len={}", run_.recipe.sequence_len);
   if (stats.truncated + stats.dropped > 0) {
-    say(fmt::format("          {} cut to sequence_len={}, {} skipped (nothing to train on)",
-                    counted(stats.truncated, "record"), run_.recipe.sequence_len, stats.dropped));
+    say(fmt::format("          {} cut to {}, {} skipped (nothing to train on)",
+                    counted(stats.truncated, "record"), limit, stats.dropped));
   }
   if (stats.too_long > 0) {
-    say(fmt::format("          {} skipped: longer than sequence_len={}",
-                    counted(stats.too_long, "record"), run_.recipe.sequence_len));
+    say(fmt::format("          {} skipped: longer than {}", counted(stats.too_long, "record"),
+                    limit));
   }
   if (run_.recipe.report_samples > 0 && run_.data.samples.empty()) {
     say(fmt::format("samples   none in the report: no prompt leaves room for {} more tokens in {}",

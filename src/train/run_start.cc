@@ -285,8 +285,8 @@ std::string how_to_go_on(const Recipe& recipe, const RunStart& start, const fs::
   return fmt::format("{} to continue from {}", again, checkpoint.string());
 }
 
-std::string hint_after_non_finite(int64_t step, std::string hint, const fs::path& newest) {
-  if (step == 0) hint = "the model's weights are damaged, or too large for this product";
+std::string hint_after_non_finite(int64_t updates, std::string hint, const fs::path& newest) {
+  if (updates == 0) hint = "the model's weights are damaged, or too large for this product";
   if (hint.empty()) hint = "lower learning_rate or lengthen the warm-up";
   if (newest.empty()) return hint;
   // What the last update has ruined may show in the step after it only.

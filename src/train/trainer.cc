@@ -221,7 +221,7 @@ class Trainer {
     });
     if (!result) return false;
     if (!std::isfinite(result->loss)) {
-      end_as_diverged(step, result->loss,
+      end_as_diverged(step, step, result->loss,
                       fmt::format("evaluation after step {}: loss {} is not finite", step,
                                   plain_number(result->loss)));
     }
@@ -304,7 +304,7 @@ class Trainer {
     if (result.finite) return result;
     const int64_t step = result.step + 1;
     end_as_diverged(
-        step, result.loss,
+        step, result.step, result.loss,
         fmt::format(
             "step {}: loss {} with gradient norm {} is not finite; the step was not applied", step,
             plain_number(result.loss), plain_number(result.grad_norm)));
@@ -326,7 +326,7 @@ class Trainer {
         log_->step(done, result, pace_.seconds_left(done));
         watch_.logged(result.loss);
         if (watch_.losses_too_high()) {
-          end_as_diverged(done, result.loss,
+          end_as_diverged(done, done, result.loss,
                           fmt::format("step {}: {}", done, watch_.why_given_up(result.loss)));
         }
       }
@@ -350,7 +350,8 @@ class Trainer {
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::non_finite) throw;
     // The learner has found it in what the steps before have left.
-    end_as_diverged(step, NAN, fmt::format("after step {}: {}", step, error.what()), error.hint());
+    end_as_diverged(step, step, NAN, fmt::format("after step {}: {}", step, error.what()),
+                    error.hint());
   }
 
   // Restores the state of the best evaluation, if the recipe asks for it and it is another one.
@@ -374,11 +375,12 @@ class Trainer {
     say(fmt::format("result    of the best evaluation, {}", watch_.best_text()));
   }
 
-  [[noreturn]] void end_as_diverged(int64_t step, double loss, const std::string& what,
-                                    const std::string& hint = {}) {
+  // `updates`: how many came before what went wrong.
+  [[noreturn]] void end_as_diverged(int64_t step, int64_t updates, double loss,
+                                    const std::string& what, const std::string& hint = {}) {
     log_->failed(step, what, loss);
     report();
-    throw Error(ErrorKind::non_finite, what, hint_after_non_finite(step, hint, checkpoint_));
+    throw Error(ErrorKind::non_finite, what, hint_after_non_finite(updates, hint, checkpoint_));
   }
 
   // The last update may make weights non-finite although its gradients were finite: such weights
@@ -386,7 +388,7 @@ class Trainer {
   void require_finite_parameters(int64_t step) {
     const std::string name = crew_->non_finite_parameter();
     if (name.empty()) return;
-    end_as_diverged(step, NAN, fmt::format("step {}: {} is no longer finite", step, name));
+    end_as_diverged(step, step, NAN, fmt::format("step {}: {} is no longer finite", step, name));
   }
 
   void finish(int64_t done) {

@@ -133,6 +133,18 @@ TEST_F(DatasetTest, LongRecordsAreCutLeftOutOrRefused) {
   DatasetStats few = cut;
   few.records = 21;
   EXPECT_TRUE(data_warnings(few).empty());
+  // Where a soft prompt stands before it, a text has the rest.
+  o.after_virtual = true;
+  const auto beside = data_warnings(read("a.jsonl", text, o).stats());
+  ASSERT_EQ(beside.size(), 1u);
+  EXPECT_TRUE(
+      beside[0].starts_with("1 of 2 records is longer than the 8 tokens that virtual ones "
+                            "leave of sequence_len and cut: "))
+      << beside[0];
+  o.long_record = LongRecord::error;
+  expect_error(ErrorKind::data, "what virtual ones leave of sequence_len is 8",
+               [&] { read("a.jsonl", text, o); });
+  o.after_virtual = false;
   o.long_record = LongRecord::drop;
   const Dataset dropped = read("a.jsonl", text, o);
   EXPECT_EQ(dropped.size(), 1);

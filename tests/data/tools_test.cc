@@ -1,8 +1,7 @@
 // Records with tools, their calls and whatever else a message holds, as a chat template sees them.
 #include <gtest/gtest.h>
 
-#include "data/dataset.h"
-#include "tests/text/fixture.h"
+#include "tests/data/dataset_fixture.h"
 #include "tests/text/jinja/fixture.h"
 
 namespace jackscrew {
@@ -124,6 +123,57 @@ TEST(Tools, OfOldFunctionCalls) {
                           "{% endfor %}{% endfor %}"),
                record),
       "user assistant function now UTC tool assistant ");
+}
+
+// Llama 3.1's word for "tool", which a template sees if it knows it.
+TEST(Tools, OfIpython) {
+  const auto record = [](const char* role) {
+    return parse({{"messages",
+                   {{{"role", "user"}, {"content", "q"}},
+                    {{"role", role}, {"content", "12"}},
+                    {{"role", "assistant"}, {"content", "a"}}}}});
+  };
+  const ConversationRecord ipython = record("ipython");
+  const std::string roles = "{% for m in messages %}{{ m.role }} {% endfor %}";
+  EXPECT_EQ(rendered(own_format(roles), ipython), "user tool assistant ");
+  EXPECT_EQ(rendered(own_format(roles + "{{ 'ipython' == messages[1].role }}"), ipython),
+            "user ipython assistant True");
+  const auto templates = jinja::all_templates();
+  for (const char* name : {"chatml_think", "chatml_tools", "headers_tools", "inst_tools"}) {
+    const ChatFormat format = own_format(templates.at(name));
+    EXPECT_EQ(rendered(format, ipython), rendered(format, record("tool"))) << name;
+  }
+}
+
+// Tables and ShareGPT's files hold them as texts of JSON: the whole list, or each of it.
+TEST(Tools, MayBeTextsOfJson) {
+  const ChatFormat format = own_format(
+      "{{ tools | tojson }}{% for m in messages if m.tool_calls %} {{ m.tool_calls | tojson }}"
+      "{% endfor %}");
+  const std::string tool = R"({"name": "f", "parameters": {}})";
+  const std::string call = R"({"function": {"name": "f", "arguments": {"x": 1}}})";
+  const auto of = [&](const Json& tools, const Json& calls) {
+    return rendered(format,
+                    parse({{"tools", tools},
+                           {"messages",
+                            {{{"role", "user"}, {"content", "q"}},
+                             {{"role", "assistant"}, {"content", "a"}, {"tool_calls", calls}}}}}));
+  };
+  const std::string expected = "[" + tool + "] [" + call + "]";
+  EXPECT_EQ(of(Json::array({Json::parse(tool)}), Json::array({Json::parse(call)})), expected);
+  EXPECT_EQ(of("[" + tool + "]", "[" + call + "]"), expected);
+  EXPECT_EQ(of(Json::array({tool}), Json::array({call})), expected);
+  Json texts = Json::parse(call);
+  texts["function"]["arguments"] = R"({"x": 1})";
+  texts["function"] = texts["function"].dump();
+  EXPECT_EQ(of(Json::array({tool}), Json::array({texts}).dump()), expected);
+  EXPECT_EQ(of("", ""), "null");
+  refuse_record(R"({"tools": ["f"], "messages": [{"role": "user", "content": "a"}]})",
+                "a.jsonl:1: a tool of \"tools\" is string, expected an object");
+  refuse_record(R"({"tools": [null], "messages": [{"role": "user", "content": "a"}]})",
+                "a.jsonl:1: a tool of \"tools\" is null, expected an object");
+  refuse_record(R"({"messages": [{"role": "assistant", "content": "a", "tool_calls": "f"}]})",
+                "a.jsonl:1, message 1: \"tool_calls\" is not a list");
 }
 
 TEST(Tools, MayComeWithoutContent) {
@@ -257,6 +307,67 @@ TEST(Tools, OthersThanTheTemplateWritesAreCounted) {
                                "2 conversations with what a model thought (reasoning_content), "
                                "which the chat template ignores"),
             1);
+}
+
+// Qwen 3's template writes thoughts, empty ones too, before the last answer; before earlier ones
+// since the last question where they are not empty.
+TEST(Tools, CallsAreTrainedWithThoughts) {
+  ExampleOptions options;
+  options.format = own_format(jinja::all_templates().at("chatml_think"));
+  const auto notes = [&](const std::string& thoughts, const std::string& question) {
+    const std::string record =
+        R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": null, )" +
+        thoughts + R"("tool_calls": [{"function": {"name": "f", "arguments": {}}}]}, )" + question +
+        R"({"role": "tool", "content": "42"}, {"role": "assistant", "content": "a"}]})";
+    return encode_record(smollm_tokenizer(), options, parse_record(record, "a.jsonl:1"), "a").notes;
+  };
+  const RecordNotes without = notes("", "");
+  EXPECT_EQ(without.untrainable, 1);
+  EXPECT_EQ(without.thoughtless, 1);
+  EXPECT_EQ(notes(R"("reasoning_content": "", )", "").thoughtless, 1);
+  EXPECT_EQ(notes(R"("reasoning_content": "th", )", "").untrainable, 0);
+  DatasetStats stats;
+  stats.notes = without;
+  EXPECT_EQ(data_warnings(stats).at(0),
+            "1 answer cannot be trained on: the chat template writes earlier turns differently "
+            "once the conversation continues; with a reasoning_content beside its content it can");
+  stats.notes += without;
+  stats.notes.untrainable = 3;
+  EXPECT_TRUE(data_warnings(stats).at(0).ends_with(
+      "; with a reasoning_content beside their content 2 of them can"));
+  // Of turns before the last question the thoughts are left out.
+  const RecordNotes earlier = notes("", R"({"role": "user", "content": "and?"}, )");
+  EXPECT_EQ(earlier.untrainable, 1);
+  EXPECT_EQ(earlier.thoughtless, 0);
+}
+
+// What a template takes to be there is missing in a record: that is the record's fault. What no
+// record could mend is the template's.
+TEST_F(DatasetTest, RecordsThatDoNotFitTheTemplateAreBad) {
+  const auto record = [](const std::string& question) {
+    return R"({"messages": [{"role": "user", "content": ")" + question +
+           R"("}, {"role": "assistant", "content": "yes"}]})";
+  };
+  const std::string text = record("a|b") + "\n" + record("a");
+  DatasetOptions o = options(1000);
+  o.examples.format = own_format(
+      "{% for m in messages %}{% if m.role == 'user' %}{{ m.content.split('|')[1].strip() }}"
+      "{% else %}{{ m.content }}{% endif %}{% endfor %}");
+  const auto reads = [&] { return read("a.jsonl", text, o).stats(); };
+  const std::string complaint = "a.jsonl:2: chat template, line 1: a list has no \"1\"";
+  expect_error(ErrorKind::data, complaint + " | on_bad_record=skip leaves such records out", reads);
+  o.skip_bad_records = true;
+  const DatasetStats stats = reads();
+  EXPECT_EQ(stats.bad, 1);
+  EXPECT_EQ(stats.examples, 1);
+  EXPECT_TRUE(stats.first_bad.ends_with(complaint)) << stats.first_bad;
+  for (const auto& [always, part] :
+       {std::pair("{{ cycler(1) }}", "cycler is not supported"),
+        std::pair("{{ range(10000000000) }}", "range: more than"),
+        std::pair("{{ messages[0].content.format(1) }}", "\"format\" of a str is not supported")}) {
+    o.examples.format = own_format(always);
+    expect_error(ErrorKind::model, part, reads);
+  }
 }
 
 }  // namespace

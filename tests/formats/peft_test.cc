@@ -289,10 +289,44 @@ TEST_F(Peft, ReadsModulesThatWereSaved) {
   EXPECT_EQ(one.tensors.size(), 3u);
   EXPECT_FALSE(one.unties_embedding);
   EXPECT_TRUE(mentions(model_error([&] { read({"embed_tokens"}, true, 3); }), "tied and differ"));
-  EXPECT_TRUE(mentions(model_error([&] { read({"embed_tokens"}, false, 2); }),
-                       "lm_head.weight is not supported"));
-  EXPECT_TRUE(
-      mentions(model_error([&] { read(nullptr, false, 2); }), "embed_tokens.weight is not"));
+  // What save_embedding_layers saves besides, PEFT puts in place of the model's own.
+  const PeftAdapter besides = read({"embed_tokens"}, false, 2);
+  EXPECT_EQ(besides.settings["modules_to_save"], ordered_json::array({"embed_tokens", "lm_head"}));
+  EXPECT_TRUE(besides.unties_embedding);
+  const PeftAdapter apart = read(nullptr, false, 3);
+  EXPECT_EQ(apart.settings["modules_to_save"], ordered_json::array({"embed_tokens", "lm_head"}));
+  EXPECT_TRUE(apart.unties_embedding);
+  const PeftAdapter alike = read(nullptr, false, 2);
+  EXPECT_EQ(alike.settings["modules_to_save"], ordered_json::array({"embed_tokens"}));
+  EXPECT_EQ(alike.tensors.size(), 3u);
+  EXPECT_FALSE(alike.unties_embedding) << "it fits a model with one matrix for both, too";
+}
+
+// Beside a module of modules_to_save, save_embedding_layers has the same again by another name, and
+// the base's own, which PEFT does not compute with.
+TEST_F(Peft, DropsWhatRepeatsAModuleThatWasSaved) {
+  write();
+  const std::string head = "base_model.model.lm_head.";
+  const auto tensors = [&](const std::string& repeated) {
+    write_tensors({{"base_model.model." + kModule + ".lora_A.weight", "F32", {2, 3}},
+                   {"base_model.model." + kModule + ".lora_B.weight", "F32", {4, 2}},
+                   {head + "weight", "F32", {5, 3}},
+                   {head + repeated, "F32", {5, 3}}});
+  };
+  json config = json::parse(slurp(adapter() / "adapter_config.json"));
+  config["modules_to_save"] = {"lm_head"};
+  put("adapter/adapter_config.json", config.dump());
+  for (const char* repeated : {"modules_to_save.weight", "original_module.weight"}) {
+    tensors(repeated);
+    const PeftAdapter read = read_peft_adapter(adapter());
+    EXPECT_EQ(read.tensors.size(), 3u);
+    EXPECT_EQ(read.tensors[0].name, "lm_head.weight");
+    EXPECT_EQ(read.settings["modules_to_save"], ordered_json::array({"lm_head"}));
+  }
+  tensors("base_layer.weight");
+  const std::string other = error_of(ErrorKind::model, [&] { read_peft_adapter(adapter()); });
+  EXPECT_TRUE(mentions(other, "an adapter of lm_head is not supported"));
+  EXPECT_TRUE(mentions(other, "the blocks' linear layers"));
 }
 
 TEST_F(Peft, NamesTheTensorThatIsWrong) {

@@ -220,6 +220,26 @@ TEST_F(AdapterOptionsTest, WhatIsUntiedFitsNoTiedModel) {
   adapter["ensure_weight_tying"] = false;
   expect_message(ErrorKind::model, "its embedding or head learned by itself", load);
   fs::remove_all(directory);
+  // Before anything is loaded, and in place of what a learner says of such settings.
+  const Recipe of_both =
+      with_adapter_options(make_recipe({"adapter=" + golden_path("lora_saved_modules").string()}));
+  expect_message(ErrorKind::model, "its embedding or head learned by itself",
+                 [&] { Session::rehearse(of_both, files_, training_use(batch_.tokens)); });
+}
+
+TEST(AdapterShapes, TellAResizedVocabularyFromAnotherModel) {
+  const PeftTensor head{.name = "lm_head.weight", .shape = {5, 3}, .bytes = {}};
+  require_shape(head, {5, 3}, "a");
+  expect_message(ErrorKind::model, "a: lm_head.weight has shape [5, 3], the model asks for [4, 3]",
+                 [&] {
+                   require_shape(head, {4, 3}, "a");
+                 });
+  expect_error(ErrorKind::model, "the vocabulary was resized", [&] {
+    require_shape(head, {4, 3}, "a");
+  });
+  expect_error(ErrorKind::model, "made for another model", [&] {
+    require_shape(head, {5, 2}, "a");
+  });
 }
 
 // What was chosen by expression and pattern is found again by the adapter's own files.

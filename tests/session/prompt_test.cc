@@ -236,5 +236,16 @@ TEST(PromptOptions, NeedRoomForAText) {
   settle_lengths(recipe, files);
 }
 
+// What is said of texts that are too long has the room that is left.
+TEST(PromptOptions, LeaveTextsTheRestOfASequence) {
+  ModelFiles files = open_model("llama-9m");
+  const Tokenizer tokenizer = make_tokenizer("bytes", files);
+  const DatasetOptions options = dataset_options(
+      make_recipe({"method=prompt", "prompt_tokens=30", "sequence_len=32"}), tokenizer);
+  EXPECT_EQ(options.sequence_len, 2);
+  EXPECT_TRUE(options.after_virtual);
+  EXPECT_FALSE(dataset_options(make_recipe({"method=lora"}), tokenizer).after_virtual);
+}
+
 }  // namespace
 }  // namespace jackscrew

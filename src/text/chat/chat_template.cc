@@ -27,6 +27,7 @@ void add(std::vector<Segment>& segments, std::string_view text, bool trained,
 }
 
 constexpr std::string_view kCalls = "tool_calls";
+constexpr std::string_view kIpython = "ipython";
 
 bool has_calls(const Message& message) {
   const jinja::Value* calls = jinja::find_variable(message.fields, std::string(kCalls));
@@ -61,6 +62,10 @@ void note_unwritten(std::span<const Message> messages, const Mentions& mentions,
 bool lacks_text(const Message& message) {
   return message.kind != MessageContent::text;
 }
+
+constexpr const char* kAddContent =
+    "a message with tool calls has no content, which this template may need; add \"content\": \"\" "
+    "to it";
 
 Error no_end_token() {
   return {ErrorKind::model, "the tokenizer has no end-of-text token to end an answer with",
@@ -118,7 +123,8 @@ class Renderer {
       };
       // A role is one of a few known words and counts as template text, since a template may make
       // special tokens of it.
-      add("role", Value::text(message.role, jinja::kTemplate));
+      const bool knows_role = message.role != kIpython || jinja.mentions(kIpython);
+      add("role", Value::text(knows_role ? message.role : "tool", jinja::kTemplate));
       if (message.kind == MessageContent::text) {
         add("content", Value::text(message.content));
       } else if (message.kind == MessageContent::none) {
@@ -230,6 +236,15 @@ class Renderer {
     return span;
   }
 
+  // Whether the template writes an answer's thoughts, which this one has not, whatever follows it:
+  // as Qwen 3's does behind the last question, where tools are called.
+  bool would_keep_thoughts(size_t answer) const {
+    const Value* own = jinja::find_variable(messages_[answer].fields, std::string(kThoughts[0]));
+    const auto is_question = [](const Message& message) { return message.role == "user"; };
+    return (own == nullptr || !own->truth()) && jinja_.mentions(kThoughts[0]) &&
+           std::ranges::none_of(messages_.subspan(answer), is_question);
+  }
+
   void train_answers(const Text& text, std::vector<uint8_t>& trained, RenderedChat& chat) const {
     for (size_t i = 0; i < messages_.size(); ++i) {
       if (!is_answer(i) || !messages_[i].trained) continue;
@@ -238,6 +253,7 @@ class Renderer {
         if (span->after_part_of_prompt) ++chat.after_part_of_prompt;
       } else {
         ++chat.untrainable;
+        if (would_keep_thoughts(i)) ++chat.thoughtless;
       }
     }
   }
@@ -410,11 +426,12 @@ RenderedChat render_chat(const ChatFormat& format, std::span<const Message> mess
   }
   try {
     return Renderer(format, messages, answer_follows, tools, *chat.jinja).render();
+  } catch (const jinja::UnfitValues& error) {
+    if (!std::ranges::any_of(messages, lacks_text)) throw;
+    throw jinja::UnfitValues(error.what(), kAddContent);
   } catch (const Error& error) {
     if (!error.hint().empty() || !std::ranges::any_of(messages, lacks_text)) throw;
-    throw Error(error.kind(), error.what(),
-                "a message with tool calls has no content, which this template may need; add "
-                "\"content\": \"\" to it");
+    throw Error(error.kind(), error.what(), kAddContent);
   }
 }
 

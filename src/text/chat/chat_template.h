@@ -20,7 +20,7 @@ namespace jackscrew {
 enum class MessageContent { text, none, absent };
 
 struct Message {
-  std::string role;  // "system", "user", "assistant" or "tool"
+  std::string role;  // "system", "user", "assistant", "tool" or "ipython", Llama 3.1's word for it
   std::string content;
   bool trained = true;                         // false: an assistant's message that is context only
   MessageContent kind = MessageContent::text;  // not text: `content` is empty
@@ -62,6 +62,7 @@ struct RenderedChat {
   std::vector<Segment> segments;
   // Answers that should be trained and cannot be, because their part of the text is unknown.
   int64_t untrainable = 0;
+  int64_t thoughtless = 0;  // those of them that could be with a reasoning_content
   // Trained answers that follow a part of the generation prompt: the template ends that with more,
   // such as `<think>`, which it does not write before an answer.
   int64_t after_part_of_prompt = 0;
@@ -99,9 +100,9 @@ jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day
 // its end. Each rendering must be an exact prefix of the next and of the whole text, or the answer
 // is not trainable; of the prompt, a part that ends where the answer's own text begins is enough.
 //
-// Throws Error(model) where the template is refused or fails and where the plain format has no EOS,
-// Error(data) where the template refuses the conversation and where the plain format has no place
-// for its tools.
+// Throws Error(model) where the template is refused or fails (jinja::UnfitValues where another
+// conversation may pass) and where the plain format has no EOS, Error(data) where the template
+// refuses the conversation and where the plain format has no place for its tools.
 RenderedChat render_chat(const ChatFormat& format, std::span<const Message> messages,
                          bool answer_follows = false, const jinja::Value& tools = jinja::None{});
 

@@ -10,10 +10,18 @@
 namespace jackscrew::jinja {
 
 // Thrown by everything in this directory while a template is rendered. Template turns it into an
-// Error with the line.
+// Error with the line. A value is not what the template takes it for: with other values it may be
+// rendered.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+// The template itself is at fault, whatever the values: it goes beyond a limit, or has what lies
+// outside of the subset.
+class Fault : public Failure {
+ public:
+  using Failure::Failure;
 };
 
 // The template refuses the conversation, by raise_exception.
@@ -35,6 +43,11 @@ class SyntaxFailure : public std::runtime_error {
 template <typename... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
   throw Failure(fmt::format(format, std::forward<Args>(args)...));
+}
+
+template <typename... Args>
+[[noreturn]] void fault(fmt::format_string<Args...> format, Args&&... args) {
+  throw Fault(fmt::format(format, std::forward<Args>(args)...));
 }
 
 }  // namespace jackscrew::jinja

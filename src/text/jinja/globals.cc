@@ -38,7 +38,7 @@ Value range(Runtime& runtime, Arguments arguments) {
   Values items;
   for (int64_t i = begin; step > 0 ? i < end : i > end;) {
     if (static_cast<int64_t>(items.size()) == kMaxItems) {
-      fail("range: more than {} items", kMaxItems);
+      fault("range: more than {} items", kMaxItems);
     }
     items.emplace_back(i);
     if (__builtin_add_overflow(i, step, &i)) break;
@@ -50,7 +50,7 @@ Value range(Runtime& runtime, Arguments arguments) {
 // The members for dict(...) and namespace(...): from at most one dict, and named arguments.
 std::vector<std::pair<Value, Value>> members(const char* what, Arguments arguments) {
   std::vector<std::pair<Value, Value>> items;
-  if (arguments.positional.size() > 1) fail("{}: too many arguments", what);
+  if (arguments.positional.size() > 1) fault("{}: too many arguments", what);
   for (const Value& value : arguments.positional) {
     if (value.as_dict() == nullptr) fail("{} of a {}", what, value.type_name());
     items = value.as_dict()->items;
@@ -99,7 +99,7 @@ std::optional<Value> find_global(const std::string& name) {
     if (global.name == name) return Value(std::make_shared<Function>(global));
   }
   for (const char* unsupported : {"cycler", "joiner", "lipsum"}) {
-    if (name == unsupported) fail("{} is not supported", name);
+    if (name == unsupported) fault("{} is not supported", name);
   }
   return std::nullopt;
 }

@@ -50,7 +50,7 @@ class Loop : public Object {
     if (name == "nextitem") {
       return peek().value_or(Value::undefined("there is no next item"));
     }
-    if (name == "cycle" || name == "changed") fail("loop.{} is not supported", name);
+    if (name == "cycle" || name == "changed") fault("loop.{} is not supported", name);
     return std::nullopt;
   }
 
@@ -97,8 +97,8 @@ class Macro : public Object {
   void bind(Arguments arguments) {
     const auto& parameters = body_.parameters;
     if (arguments.positional.size() > parameters.size()) {
-      fail("the macro \"{}\" takes {} arguments, not {}", body_.name, parameters.size(),
-           arguments.positional.size());
+      fault("the macro \"{}\" takes {} arguments, not {}", body_.name, parameters.size(),
+            arguments.positional.size());
     }
     std::vector<bool> missing(parameters.size());
     for (size_t i = 0; i < parameters.size(); ++i) {
@@ -116,7 +116,7 @@ class Macro : public Object {
           take_named(arguments, "caller").value_or(Value::undefined("there is no caller")));
     }
     if (!arguments.named.empty()) {
-      fail("the macro \"{}\" has no parameter \"{}\"", body_.name, arguments.named.front().first);
+      fault("the macro \"{}\" has no parameter \"{}\"", body_.name, arguments.named.front().first);
     }
     for (size_t i = 0; i < parameters.size(); ++i) {
       if (missing[i] && parameters[i].otherwise != nullptr) {
@@ -293,7 +293,7 @@ struct Interpreter::Evaluate {
 };
 
 Nesting Interpreter::nest() {
-  if (depth_ >= kMaxDepthOfCalls) fail("nested more than {} deep", kMaxDepthOfCalls);
+  if (depth_ >= kMaxDepthOfCalls) fault("nested more than {} deep", kMaxDepthOfCalls);
   return Nesting(depth_);
 }
 

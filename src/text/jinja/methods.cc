@@ -238,7 +238,7 @@ std::optional<Value> look_up(std::span<const Method> methods,
     if (method.name == name) return Value(std::make_shared<BoundMethod>(object, method));
   }
   if (std::find(others.begin(), others.end(), name) != others.end()) {
-    fail("\"{}\" of a {} is not supported", name, object.type_name());
+    fault("\"{}\" of a {} is not supported", name, object.type_name());
   }
   return std::nullopt;
 }

@@ -106,7 +106,7 @@ void append_repr(std::string& out, const Value& value) {
   } else if (const double* number = value.as_float()) {
     out += float_repr(*number);
   } else {
-    fail("printing a {}", value.type_name());
+    fault("printing a {}", value.type_name());
   }
 }
 
@@ -211,7 +211,7 @@ class JsonWriter {
 
   void break_line() {
     if (!style_.indent) return;
-    if (style_.indent->size() > Text::kMaxBytes / (kMaxDepth + 1)) fail("tojson: a wide indent");
+    if (style_.indent->size() > Text::kMaxBytes / (kMaxDepth + 1)) fault("tojson: a wide indent");
     out_ += '\n';
     for (int i = 0; i < level_; ++i) out_ += *style_.indent;
     if (out_.size() > Text::kMaxBytes) Text::fail_too_long();

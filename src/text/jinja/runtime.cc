@@ -75,7 +75,7 @@ std::string directive(const DateTime& time, char letter) {
     case 't':
       return "\t";
     default:
-      fail("strftime_now: the directive %{}", letter);
+      fault("strftime_now: the directive %{}", letter);
   }
 }
 
@@ -91,7 +91,7 @@ std::string format_time(const DateTime& time, std::string_view format) {
     // "%-d" omits the padding, as in glibc.
     const bool bare = format.substr(i + 1).starts_with('-');
     i += bare ? 2 : 1;
-    if (i >= format.size()) fail("strftime_now: a % at the end");
+    if (i >= format.size()) fault("strftime_now: a % at the end");
     std::string text = directive(time, format[i]);
     if (bare) text.erase(0, std::min(text.find_first_not_of("0 "), text.size() - 1));
     out += text;
@@ -110,7 +110,7 @@ Runtime::~Runtime() {
 
 void Runtime::count_steps(int64_t steps) {
   steps_ += steps;
-  if (steps_ > kMaxSteps) fail("the template takes more than {} steps", kMaxSteps);
+  if (steps_ > kMaxSteps) fault("the template takes more than {} steps", kMaxSteps);
 }
 
 void Runtime::count_value(const Value& value, bool is_new) {
@@ -131,7 +131,7 @@ void Runtime::count_value(const Value& value, bool is_new) {
   count_steps(read / kBytesOfStep);
   if (!is_new) return;
   bytes_ += static_cast<int64_t>(bytes);
-  if (bytes_ > kMaxBytes) fail("the template takes more than {} MiB", kMaxBytes >> 20);
+  if (bytes_ > kMaxBytes) fault("the template takes more than {} MiB", kMaxBytes >> 20);
 }
 
 std::shared_ptr<Namespace> Runtime::make_namespace() {

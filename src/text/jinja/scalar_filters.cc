@@ -85,7 +85,7 @@ std::optional<double> to_float(const Value& value) {
 }
 
 Value int_filter(Runtime&, const Value& subject, const BoundArguments& arguments) {
-  if (arguments.integer(1, 10) != 10) fail("int: a base other than 10");
+  if (arguments.integer(1, 10) != 10) fault("int: a base other than 10");
   if (const auto integer = subject.as_integer()) return *integer;
   if (subject.as_text() != nullptr) {
     if (const auto number = parse<int64_t>(plain_number(*subject.as_text()))) return *number;
@@ -117,7 +117,7 @@ Value round_filter(Runtime&, const Value& subject, const BoundArguments& argumen
   const double number = *to_float(subject) * scale;
   if (method == "ceil") return std::ceil(number) / scale;
   if (method == "floor") return std::floor(number) / scale;
-  fail("round: the method \"{}\"", method);
+  fault("round: the method \"{}\"", method);
 }
 
 Value abs_filter(Runtime&, const Value& subject, const BoundArguments&) {
@@ -139,7 +139,7 @@ Value tojson(Runtime&, const Value& subject, const BoundArguments& arguments) {
   if (arguments.has(1) && !arguments[1].is_none()) {
     const bool is_text = arguments[1].as_text() != nullptr;
     const int64_t width = is_text ? 0 : arguments.integer(1, 0);
-    if (width > 1000) fail("tojson: an indent of {}", width);
+    if (width > 1000) fault("tojson: an indent of {}", width);
     style.indent = is_text ? arguments.text(1).bytes()
                            : std::string(static_cast<size_t>(std::max<int64_t>(width, 0)), ' ');
   }
@@ -147,7 +147,7 @@ Value tojson(Runtime&, const Value& subject, const BoundArguments& arguments) {
     const Values separators = to_values(arguments[2]);
     if (separators.size() != 2 || separators[0].as_text() == nullptr ||
         separators[1].as_text() == nullptr) {
-      fail("tojson: separators are two texts");
+      fault("tojson: separators are two texts");
     }
     style.item_separator = separators[0].as_text()->bytes();
     style.key_separator = separators[1].as_text()->bytes();

@@ -89,7 +89,7 @@ Value first(Runtime&, const Value& subject, const BoundArguments&) {
 }
 
 Value last(Runtime&, const Value& subject, const BoundArguments&) {
-  if (subject.as_generator() != nullptr) fail("the last of a generator");
+  if (subject.as_generator() != nullptr) fault("the last of a generator");
   const Values items = to_values(subject);
   return items.empty() ? Value::undefined("there is no last item") : items.back();
 }
@@ -137,7 +137,7 @@ Values sorted(Values items, bool reversed, const std::function<Value(const Value
 Value sort(Runtime& runtime, const Value& subject, const BoundArguments& arguments) {
   const Value attribute = arguments.value(2, None{});
   if (attribute.as_text() != nullptr && contains(attribute, Value::text(","))) {
-    fail("sort by several attributes");
+    fault("sort by several attributes");
   }
   const Getter getter(attribute);
   const bool case_sensitive = arguments.flag(1, false);
@@ -225,7 +225,7 @@ Value map(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   }
   const Text* name = arguments.positional.front().as_text();
   const Filter* filter = name == nullptr ? nullptr : find_filter(name->view());
-  if (filter == nullptr) fail("map: {}", unknown_filter(name == nullptr ? "" : name->view()));
+  if (filter == nullptr) fault("map: {}", unknown_filter(name == nullptr ? "" : name->view()));
   Arguments rest = arguments;
   rest.positional.erase(rest.positional.begin());
   return Value::generator(depth, [&runtime, items, filter, rest]() -> std::optional<Value> {
@@ -239,7 +239,7 @@ Value map(Runtime& runtime, const Value& subject, const Arguments& arguments) {
 template <bool by_attribute, bool wanted>
 Value select(Runtime& runtime, const Value& subject, const Arguments& arguments) {
   const size_t skipped = by_attribute ? 1 : 0;
-  if (arguments.positional.size() < skipped) fail("selectattr: \"attribute\" is missing");
+  if (arguments.positional.size() < skipped) fault("selectattr: \"attribute\" is missing");
   const Getter getter(by_attribute ? arguments.positional.front() : Value(None{}));
   const Test* test = nullptr;
   Arguments rest = arguments;
@@ -248,7 +248,7 @@ Value select(Runtime& runtime, const Value& subject, const Arguments& arguments)
   if (!rest.positional.empty()) {
     const Text* name = rest.positional.front().as_text();
     test = name == nullptr ? nullptr : find_test(name->view());
-    if (test == nullptr) fail("select: {}", unknown_test(name == nullptr ? "" : name->view()));
+    if (test == nullptr) fault("select: {}", unknown_test(name == nullptr ? "" : name->view()));
     rest.positional.erase(rest.positional.begin());
   }
   const Iterator items = iterate_if_any(subject);

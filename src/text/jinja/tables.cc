@@ -22,14 +22,14 @@ BoundArguments::BoundArguments(std::string_view what, std::string_view parameter
     std::optional<Value>& value = values_.emplace_back();
     if (next < arguments.positional.size()) value = std::move(arguments.positional[next++]);
     if (auto named = take_named(arguments, name)) {
-      if (value) fail("{}: two values for \"{}\"", what, name);
+      if (value) fault("{}: two values for \"{}\"", what, name);
       value = std::move(named);
     }
-    if (!value && !optional) fail("{}: \"{}\" is missing", what, name);
+    if (!value && !optional) fault("{}: \"{}\" is missing", what, name);
   }
-  if (next < arguments.positional.size()) fail("{}: too many arguments", what);
+  if (next < arguments.positional.size()) fault("{}: too many arguments", what);
   if (!arguments.named.empty()) {
-    fail("{}: there is no parameter \"{}\"", what, arguments.named.front().first);
+    fault("{}: there is no parameter \"{}\"", what, arguments.named.front().first);
   }
 }
 

@@ -13,6 +13,10 @@ namespace {
 
 constexpr size_t kMaxSource = size_t{4} << 20;  // the longest known have about ten thousand bytes
 
+std::string at_line(int line, const char* what) {
+  return fmt::format("chat template, line {}: {}", line, what);
+}
+
 }  // namespace
 
 Template Template::parse(std::string_view source) {
@@ -33,8 +37,7 @@ Template Template::parse(std::string_view source) {
     out.block_ = std::make_shared<const Block>(jinja::parse(std::move(tokens)));
     return out;
   } catch (const SyntaxFailure& failure) {
-    throw Error(ErrorKind::model,
-                fmt::format("chat template, line {}: {}", failure.line(), failure.what()),
+    throw Error(ErrorKind::model, at_line(failure.line(), failure.what()),
                 "docs/chat_templates.md lists what templates may contain");
   }
 }
@@ -47,9 +50,10 @@ Text Template::render(const Variables& variables, const DateTime& now) const {
     throw Error(ErrorKind::data,
                 fmt::format("the chat template (line {}) refuses the conversation: {}",
                             interpreter.line(), refusal.what()));
+  } catch (const Fault& fault) {
+    throw Error(ErrorKind::model, at_line(interpreter.line(), fault.what()));
   } catch (const Failure& failure) {
-    throw Error(ErrorKind::model,
-                fmt::format("chat template, line {}: {}", interpreter.line(), failure.what()));
+    throw UnfitValues(at_line(interpreter.line(), failure.what()));
   }
 }
 

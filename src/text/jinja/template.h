@@ -9,10 +9,20 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "base/error.h"
 #include "text/jinja/interpreter.h"
 
 namespace jackscrew::jinja {
+
+// An Error(model): a value is missing, or is not what the template takes it for. With other values
+// the template may be rendered.
+class UnfitValues : public Error {
+ public:
+  explicit UnfitValues(const std::string& what, std::string hint = {})
+      : Error(ErrorKind::model, what, std::move(hint)) {}
+};
 
 // Immutable; render() is thread-safe.
 class Template {
@@ -21,8 +31,8 @@ class Template {
   static Template parse(std::string_view source);
 
   // Returns what the template writes. A pure function: strftime_now sees `now`. Throws Error(data)
-  // where the template refuses the conversation by raise_exception, otherwise Error(model); both
-  // name the line.
+  // where the template refuses the conversation by raise_exception, UnfitValues, and Error(model)
+  // where the template itself is at fault; all name the line.
   Text render(const Variables& variables, const DateTime& now) const;
 
   // Whether the template contains {% generation %}, which then decides what is trained.

@@ -8,7 +8,7 @@
 namespace jackscrew::jinja {
 
 void Text::fail_too_long() {
-  fail("a text of more than {} MiB", kMaxBytes >> 20);
+  fault("a text of more than {} MiB", kMaxBytes >> 20);
 }
 
 Text::Text(std::string bytes, Origin origin) : bytes_(std::move(bytes)) {
@@ -22,7 +22,7 @@ void Text::add_run(size_t end, Origin origin) {
   if (!runs_.empty() && runs_.back().origin == origin) {
     runs_.back().end = end;
   } else {
-    if (runs_.size() == kMaxRuns) fail("a text of more than {} pieces", kMaxRuns);
+    if (runs_.size() == kMaxRuns) fault("a text of more than {} pieces", kMaxRuns);
     runs_.push_back({end, origin});
   }
 }

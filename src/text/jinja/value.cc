@@ -41,7 +41,7 @@ bool equal_dicts(const Dict& a, const Dict& b) {
 }
 
 int64_t checked_weight(int64_t weight) {
-  if (weight > kMaxWeight) fail("a value that holds more than {} others", kMaxWeight);
+  if (weight > kMaxWeight) fault("a value that holds more than {} others", kMaxWeight);
   return weight;
 }
 
@@ -74,7 +74,7 @@ std::optional<Value> take_named(Arguments& arguments, std::string_view name) {
 }
 
 int checked_depth(int depth) {
-  if (depth > kMaxDepth) fail("values nested more than {} deep", kMaxDepth);
+  if (depth > kMaxDepth) fault("values nested more than {} deep", kMaxDepth);
   return depth;
 }
 
@@ -99,7 +99,7 @@ Value Value::undefined(std::string what) {
 }
 
 void fail_too_many_items() {
-  fail("a list of more than {} items", kMaxItems);
+  fault("a list of more than {} items", kMaxItems);
 }
 
 void add_item(Values& items, Value item) {

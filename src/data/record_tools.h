@@ -1,0 +1,22 @@
+// What records say of tools, as other programs write it: JSON, or texts of JSON at any level.
+#pragma once
+
+#include <string>
+
+#include "data/json_tree.h"
+#include "text/jinja/value.h"
+
+namespace jackscrew {
+
+// All of these throw Error(data) naming `place`.
+
+// A value as a template sees it.
+jinja::Value template_value(const RecordJson& json, const std::string& place);
+
+// The tools at `key`, a list of objects; none where the record has none. Throws for anything else.
+jinja::Value tools_of(const RecordJson& record, const std::string& key, const std::string& place);
+
+// A message's tool calls with what they hold as JSON. Throws where they are no list of objects.
+RecordJson calls_of(const RecordJson& list, const std::string& place);
+
+}  // namespace jackscrew

@@ -285,17 +285,20 @@ std::string how_to_go_on(const Recipe& recipe, const RunStart& start, const fs::
   return fmt::format("{} to continue from {}", again, checkpoint.string());
 }
 
-std::string hint_after_non_finite(int64_t updates, std::string hint, const fs::path& newest) {
+std::string hint_after_non_finite(const Recipe& recipe, int64_t updates, std::string hint,
+                                  const fs::path& newest) {
   if (updates == 0) hint = "the model's weights are damaged, or too large for this product";
   if (hint.empty()) hint = "lower learning_rate or lengthen the warm-up";
   if (newest.empty()) return hint;
   // What the last update has ruined may show in the step after it only.
   const fs::path before = usable_before(newest, newest.parent_path());
-  return fmt::format(
-      "{}; the last checkpoint is {}; if the same happens from there, {}", hint, newest.string(),
-      before.empty()
-          ? "overwrite=true starts over"
-          : fmt::format("resume={} continues from the one before", shell_word(before.string())));
+  const std::string further_back =
+      !before.empty()
+          ? fmt::format("resume={} continues from the one before", shell_word(before.string()))
+      : names_checkpoint(recipe) ? "overwrite=true without resume starts over"
+                                 : "overwrite=true starts over";
+  return fmt::format("{}; the last checkpoint is {}; if the same happens from there, {}", hint,
+                     newest.string(), further_back);
 }
 
 void refuse_checkpoint(const fs::path& checkpoint, const Recipe& recipe, const Error& error) {

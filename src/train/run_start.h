@@ -65,7 +65,8 @@ std::string how_to_go_on(const Recipe& recipe, const RunStart& start, const fs::
 // The hint of a run that failed after so many updates of its weights: `hint` or, where that is
 // empty, the usual one; without an update, what else it can be. And how the run goes on from
 // `newest`, its last checkpoint, or from one that has not the cause in it.
-std::string hint_after_non_finite(int64_t updates, std::string hint, const fs::path& newest);
+std::string hint_after_non_finite(const Recipe& recipe, int64_t updates, std::string hint,
+                                  const fs::path& newest);
 
 // Throws `error`, which says why the checkpoint cannot be used. Where it was taken because it is
 // the newest and is damaged, the hint names an older one: that is taken only if the recipe names

@@ -380,7 +380,8 @@ class Trainer {
                                     const std::string& what, const std::string& hint = {}) {
     log_->failed(step, what, loss);
     report();
-    throw Error(ErrorKind::non_finite, what, hint_after_non_finite(updates, hint, checkpoint_));
+    throw Error(ErrorKind::non_finite, what,
+                hint_after_non_finite(recipe_, updates, hint, checkpoint_));
   }
 
   // The last update may make weights non-finite although its gradients were finite: such weights

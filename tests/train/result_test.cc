@@ -162,7 +162,7 @@ TEST(SlowResult, ARunGoesOnFromACheckpointOfElsewhere) {
 // What is said leads on: with overwrite=true such a run would begin at the same checkpoint.
 TEST(SlowResult, ACheckpointThatDoesNotFitIsLeftOut) {
   const TinyRun tiny("does_not_fit");
-  tiny.must_train("out", "method=lora max_steps=4 report_samples=0");
+  tiny.must_train("out", "method=lora max_steps=4 save_steps=2 report_samples=0");
   const std::string from = " resume=" + tiny.path("out/checkpoint-4").string();
   for (const auto& [change, hint] :
        {std::pair("max_steps=2", "hint: raise max_steps, or leave resume out"),

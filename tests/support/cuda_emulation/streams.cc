@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/cuda_emulation/device_pages.h"
 #include "tests/support/cuda_emulation/machine.h"
 
 using Work = std::function<void()>;
@@ -28,6 +29,9 @@ struct EmulatedStream {
   bool spoilt = false;                      // something was done that a capture does not allow
 
   void run_to(int64_t position) {
+    if (done >= position) return;
+    // Once for all of it: opening and closing takes longer than most kernels.
+    const jackscrew::OpenedPages opened(jackscrew::cuda_emulation::device_pages());
     while (done < position) {
       const Work work = std::move(waiting.front());
       waiting.pop_front();

@@ -55,6 +55,9 @@ struct Warp {
   std::array<uint64_t, kWarp> values;
   std::array<std::array<uint32_t, 4>, kWarp> a;
   std::array<std::array<uint32_t, 2>, kWarp> b;
+  // The same of halves, so that each becomes a float once and not for every product with it.
+  std::array<std::array<float, 8>, kWarp> a_floats;
+  std::array<std::array<float, 4>, kWarp> b_floats;
 };
 
 struct Copy {
@@ -221,16 +224,16 @@ void mma_s8(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   Warp& warp = warp_now();
   const size_t lane = block.now % kWarp;
-  for (size_t i = 0; i < 4; ++i) warp.a[lane][i] = a[i];
-  warp.b[lane] = {b0, b1};
+  for (size_t i = 0; i < 8; ++i) warp.a_floats[lane][i] = half_of(a[i / 2], i % 2);
+  for (size_t i = 0; i < 4; ++i) warp.b_floats[lane][i] = half_of(i < 2 ? b0 : b1, i % 2);
   wait(warp.barrier, kWarp);
   for (size_t i = 0; i < 4; ++i) {
     const size_t row = lane / 4 + i / 2 * 8;
     const size_t column = lane % 4 * 2 + i % 2;
     for (size_t k = 0; k < 16; ++k) {
-      const auto& of_a = warp.a[row % 8 * 4 + k % 8 / 2];
-      const auto& of_b = warp.b[column * 4 + k % 8 / 2];
-      c[i] += half_of(of_a[row / 8 + k / 8 * 2], k % 2) * half_of(of_b[k / 8], k % 2);
+      const auto& of_a = warp.a_floats[row % 8 * 4 + k % 8 / 2];
+      const auto& of_b = warp.b_floats[column * 4 + k % 8 / 2];
+      c[i] += of_a[(row / 8 + k / 8 * 2) * 2 + k % 2] * of_b[k / 8 * 2 + k % 2];
     }
   }
   wait(warp.barrier, kWarp);

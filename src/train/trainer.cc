@@ -40,6 +40,7 @@ class Trainer {
         console_(console),
         files_(open_model(recipe.model, recipe.adapter, recipe.tokenizer)),
         tokenizer_(make_tokenizer(recipe.tokenizer, files_)),
+        format_(recipe_chat_format(recipe_, tokenizer_)),
         watch_(recipe.watch) {
     // Until the first step there is nothing to save: a stop ends the run at once.
     console_.style.check = [this] {
@@ -303,11 +304,10 @@ class Trainer {
     log_->waited(watch.seconds());
     if (result.finite) return result;
     const int64_t step = result.step + 1;
-    end_as_diverged(
-        step, result.step, result.loss,
-        fmt::format(
-            "step {}: loss {} with gradient norm {} is not finite; the step was not applied", step,
-            plain_number(result.loss), plain_number(result.grad_norm)));
+    const std::string what = fmt::format(
+        "step {}: loss {} with gradient norm {} is not finite; the step was not applied", step,
+        plain_number(result.loss), plain_number(result.grad_norm));
+    end_as_diverged(step, result.step, result.loss, what);
   }
 
   // Returns the number of steps done in the end.
@@ -421,11 +421,10 @@ class Trainer {
   std::string how_to_go_on() const { return jackscrew::how_to_go_on(recipe_, start_, checkpoint_); }
 
   void write_result(int64_t done) {
-    const ChatFormat format = recipe_chat_format(recipe_, tokenizer_);
     try {
       write_patiently(
           console_, "the result", *claim_,
-          [&] { jackscrew::write_result(*crew_, files_, tokenizer_, format, claim_->path()); },
+          [&] { jackscrew::write_result(*crew_, files_, tokenizer_, format_, claim_->path()); },
           [&] { try_to_save(done); });
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::generic) throw;
@@ -456,6 +455,7 @@ class Trainer {
   std::optional<OutputClaim> claim_;
   ModelFiles files_;
   Tokenizer tokenizer_;
+  ChatFormat format_;
   RunData data_;
   std::optional<BatchSampler> sampler_;
   RunStart start_;

@@ -189,7 +189,15 @@ TEST(SlowTrain, ResultsKeepTheirChatTemplate) {
   const std::string of_file = " chat_template=" + tiny.file("own.jinja", chatml);
   tiny.must_train("of_file", "max_steps=1 method=full" + of_file + model("base"));
   EXPECT_EQ(preview(model("of_file")), expected);
-  for (const char* output : {"full", "lora", "full_again", "lora_again", "of_file"}) {
+  // It learned by what the file had when the run began, whatever became of it since.
+  Child child(tiny.train("gone", "max_steps=100 method=full" + of_file + model("base")));
+  const fs::path log = tiny.path("gone/train_log.jsonl");
+  ASSERT_TRUE(child.until([&] {
+    return fs::exists(log) && read_text(log).find("\"event\": \"step\"") != std::string::npos;
+  }));
+  fs::remove(tiny.path("own.jinja"));
+  EXPECT_EQ(child.wait(), 0);
+  for (const char* output : {"full", "lora", "full_again", "lora_again", "of_file", "gone"}) {
     // The tokenizer puts BOS before each text; others who run the template are to do so too.
     EXPECT_EQ(tiny.text(std::string(output) + "/chat_template.jinja"), "{{- bos_token }}" + chatml)
         << output;

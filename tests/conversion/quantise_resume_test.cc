@@ -33,14 +33,15 @@ class SlowQuantiseResume : public QuantiseRig, public ::testing::WithParamInterf
     const json object = json::parse(read_text(progress));
     return object["measured"].get<int64_t>() + object["rounded"].get<int64_t>();
   }
-  // Stops the command once so many are done; where it came to its end all the same, another one.
+  // Stops the command once so many are done; where its result was there by then, another one.
   int stop_behind(int64_t parts, int signal, const std::string& said = "/dev/null") const {
     for (int tries = 0; tries < 20; ++tries) {
       Child child(quantise("q") + " --quiet", said);
       child.until([&] { return done() >= parts; });
       const int ended = child.stop(signal);
-      if (ended != 0 && done() >= parts) return ended;
+      if (ended != 0 && done() >= parts && !fs::exists(path("q"))) return ended;
       fs::remove_all(path("q"));
+      fs::remove_all(unfinished());
     }
     ADD_FAILURE() << "it is not to be stopped behind " << parts;
     return 0;

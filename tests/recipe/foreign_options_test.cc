@@ -1,0 +1,45 @@
+#include "recipe/foreign_options.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/error.h"
+#include "recipe/recipe.h"
+
+namespace jackscrew {
+namespace {
+
+// A name that has become an option would hide its own hint, and of two rows the second one is never shown.
+TEST(ForeignOptions, AreUnknownHereAndExplainedOnce) {
+  const OptionSet options = run_options(method_tables());
+  std::set<std::string> seen;
+  for (const ForeignName& foreign : foreign_options()) {
+    for (const std::string& name : split_words(foreign.names)) {
+      EXPECT_TRUE(seen.insert(name).second) << name << " stands twice";
+      const size_t equals = name.find('=');
+      const bool known = options.find(name.substr(0, equals)) != nullptr;
+      EXPECT_EQ(known, equals != std::string::npos) << name;
+    }
+  }
+}
+
+// The value of an option is refused with the hint of its row.
+TEST(ForeignOptions, ForeignValuesAreRefused) {
+  for (const ForeignName& foreign : foreign_options()) {
+    for (const std::string& name : split_words(foreign.names)) {
+      const size_t equals = name.find('=');
+      if (equals == std::string::npos) continue;
+      OptionSet options = run_options(method_tables());
+      try {
+        options.set({name.substr(0, equals), name.substr(equals + 1), kCommandLine, {}});
+        ADD_FAILURE() << name << " was taken";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.hint(), foreign.hint) << name;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

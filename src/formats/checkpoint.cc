@@ -348,7 +348,12 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
     check(state);
     read(state);
   });
-  learner_restored();
+  try {
+    learner_restored();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::model) throw;
+    damaged(checkpoint, error.what());  // a learner knows its state, not whose it is
+  }
   size_t expected = 0;
   states([&](const StateRef& state) {
     if (!state.save) return;

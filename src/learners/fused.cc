@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -54,6 +55,11 @@ class FusedSlot : public LearnerSlot {
     if (clips()) visitor({name_ + ".grad_norm", StateRole::counter, previous_norm_.view(), true});
   }
   void restored(Context& context) override { slot_->restored(context); }
+
+  // The slot did not learn in the step before: its norm is of an older one.
+  void forget_norm(Context& context) const {
+    if (clips()) context.ops.zero(previous_norm_.view());
+  }
 
  private:
   bool clips() const { return !previous_norm_.empty(); }
@@ -124,9 +130,11 @@ class FusedLearner : public Learner {
       if (previous_global_norm_.empty()) previous_global_norm_ = norm_of_before(context);
       previous_norm = norm_of_before(context);
     }
-    return std::make_unique<FusedSlot>(
+    auto fused = std::make_unique<FusedSlot>(
         std::move(slot), weight.name(), weight.is_vector() ? decay.vectors : decay.matrices,
         std::move(previous_norm), previous_global_norm_.view(), first_share_);
+    slots_.push_back(fused.get());
+    return fused;
   }
 
   const char* name() const override { return learner_->name(); }
@@ -140,7 +148,14 @@ class FusedLearner : public Learner {
   void reserve(Context& context) override { learner_->reserve(context); }
   void begin_run(int64_t total_steps) override { learner_->begin_run(total_steps); }
   bool begin_step(Context& context, int64_t step) override {
-    return learner_->begin_step(context, step);
+    std::vector<FusedSlot*> waited;
+    std::ranges::copy_if(slots_, std::back_inserter(waited),
+                         [](const FusedSlot* slot) { return !slot->learns(); });
+    if (!learner_->begin_step(context, step)) return false;
+    for (FusedSlot* slot : waited) {
+      if (slot->learns()) slot->forget_norm(context);
+    }
+    return true;
   }
   void overlap_with_step(Context& context) override {
     learner_->overlap_with_step(context);
@@ -170,6 +185,7 @@ class FusedLearner : public Learner {
   bool tied_ = false;  // the head is the embedding
   float first_share_ = 1.0f;
   OwnedTensor previous_global_norm_;
+  std::vector<FusedSlot*> slots_;
 };
 
 }  // namespace

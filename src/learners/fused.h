@@ -2,8 +2,9 @@
 // soon as its gradient is complete. Where a step has one micro-batch, the gradients of the matrices
 // use one buffer in turn. Clipping, if any, is per weight, because the norm of all gradients is
 // known too late: a gradient is clipped to the share of max_grad_norm that its norm was of the
-// global norm in the step before, or to 1 / sqrt(N) of it in the first step, with N weights. As
-// long as these shares do not change, that is the same as clipping by the global norm.
+// global norm in the step before, or to 1 / sqrt(N) of it in the first step, and in the first of a
+// weight's turn, with N weights in the model. As long as these shares do not change, that is the
+// same as clipping by the global norm.
 #pragma once
 
 #include "learners/learner.h"

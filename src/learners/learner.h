@@ -109,9 +109,10 @@ class Learner {
   virtual ~Learner() = default;
   virtual const char* name() const = 0;
 
-  // The calls, in order: plan(); changes() and make_slot() for every weight; in a run that trains,
-  // reserve(), begin_run() and, where it continues, restored(); then for every step begin_step(),
-  // the slots' forward() and backward(), their apply(), and overlap_with_step().
+  // The calls, in order: plan(); make_slot() for every weight; in a run that trains, reserve(),
+  // begin_run() and, where it continues, restored(); then for every step begin_step(), the slots'
+  // forward() and backward(), their apply(), and overlap_with_step(). changes() is called at any
+  // time, before plan() as well.
 
   // Gives all weights of the model before any of them exists, those of other pipeline stages
   // included, for which make_slot() is not called here.

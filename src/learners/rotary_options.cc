@@ -50,8 +50,8 @@ constexpr std::array<OptionSpec, 13> kRotaryOptions = {{
     {"master_dtype", OptionType::text, "f32",
      "exact values of waiting groups: f32, or bf16 by stochastic rounding", "", "f32 bf16"},
     {"overlap_rotation", OptionType::boolean, "false",
-     "on a GPU: overlap the copies of rotations with the steps; takes 6 bytes of its memory per "
-     "weight"},
+     "on a GPU: overlap the copies of rotations with the steps; takes 6 bytes of its memory (12 "
+     "with optimizer=adamw) for every weight that changes places"},
 }};
 
 // Files cost a read and a write of each group that rotates. Settings that halve the active weights

@@ -56,13 +56,10 @@ class Reader {
 }  // namespace
 
 RotationOrder parse_rotation_order(std::string_view name) {
-  std::vector<std::string> names;
   for (const auto& [known, order] : kOrders) {
     if (name == known) return order;
-    names.emplace_back(known);
   }
-  throw Error(ErrorKind::usage, fmt::format("unknown rotation_order {}", name),
-              fmt::format("one of {}", fmt::join(names, ", ")));
+  fail(ErrorKind::usage, "unknown rotation_order {}", name);
 }
 
 Rotation::Rotation(std::vector<int64_t> sizes, const RotationOptions& options)
@@ -217,7 +214,11 @@ void Rotation::restore(std::span<const uint8_t> state) {
   }
   int64_t elements = 0;
   for (const int32_t group : lists[0]) elements += sizes_[static_cast<size_t>(group)];
-  if (window < 0 || draws < 0 || elements > options_.active_elements) refuse();
+  if (window < 0 || draws < 0) refuse();
+  if (elements > options_.active_elements) {
+    fail(ErrorKind::model, "{} parameters are active there, active_params allows {}", elements,
+         options_.active_elements);
+  }
   window_ = window;
   draws_ = draws;
   active_ = lists[0];

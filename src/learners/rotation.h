@@ -56,7 +56,8 @@ class Rotation {
   // Everything that later windows depend on, as a fixed number of bytes, for checkpoints.
   int64_t state_bytes() const;
   void save(std::span<uint8_t> state) const;
-  // Throws Error(model) when the bytes are not those of a rotation of these groups.
+  // Throws Error(model) when the bytes are not those of a rotation of these groups, or when more
+  // elements are active there than may be here.
   void restore(std::span<const uint8_t> state);
 
  private:

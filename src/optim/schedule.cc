@@ -12,8 +12,7 @@ ScheduleKind parse_schedule(std::string_view name) {
   if (name == "constant") return ScheduleKind::constant;
   if (name == "linear") return ScheduleKind::linear;
   if (name == "cosine") return ScheduleKind::cosine;
-  throw Error(ErrorKind::usage, fmt::format("unknown lr_scheduler_type {}", name),
-              "known schedules: constant, linear, cosine");
+  fail(ErrorKind::usage, "unknown lr_scheduler_type {}", name);
 }
 
 int64_t warmup_from_ratio(double ratio, int64_t total_steps) {

@@ -2,6 +2,7 @@
 
 #include "tensor/file_backing.h"
 #include "tests/formats/support.h"
+#include "tests/support/errors.h"
 #include "tests/support/test_ops.h"
 
 namespace jackscrew {
@@ -83,6 +84,19 @@ TEST_F(Checkpoint, ReadsWhatIsNotFilledUp) {
       path, states(), [] {}, *ops_);
   EXPECT_EQ(values_, saved);
   EXPECT_EQ(master_.view().data<float>()[14], 0.5f);
+}
+
+TEST_F(Checkpoint, IsNamedWhereALearnerRefusesItsState) {
+  const CheckpointInfo info{3, "1.2.3", "x86-64-v3", "f32", "data", 40};
+  const fs::path path = write_checkpoint(directory_, info, "", states(), *ops_);
+  const auto restore = [&](ErrorKind kind) {
+    restore_checkpoint(
+        path, states(), [kind] { fail(kind, "other groups"); }, *ops_);
+  };
+  expect_message(ErrorKind::model, path.string() + ": other groups",
+                 [&] { restore(ErrorKind::model); });
+  EXPECT_EQ(error_of(ErrorKind::does_not_fit, [&] { restore(ErrorKind::does_not_fit); }),
+            "other groups | ");
 }
 
 TEST_F(Checkpoint, TheNewestAreKeptAndTheBestBesideThem) {

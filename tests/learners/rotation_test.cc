@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "learners/heaviest_groups.h"
+#include "tests/support/errors.h"
 
 namespace jackscrew {
 namespace {
@@ -56,7 +57,6 @@ TEST(Rotation, NeverExceedsItsShareAndNeverRepeatsAGroup) {
 TEST(Rotation, APermutationGivesEveryGroupItsTurnBeforeAnyHasTwoMore) {
   const std::vector<int64_t> sizes = llama_groups();
   Rotation rotation(sizes, {RotationOrder::permutation, 26, 1.0, 3});
-  std::vector<std::vector<int32_t>> rounds;
   for (int window = 0; window < 200; ++window) {
     rotation.advance();
     const auto [least, most] =
@@ -160,6 +160,20 @@ TEST(Rotation, RefusesADamagedState) {
   EXPECT_THROW(rotation.restore(shorter), Error);
   state[16] = 99;  // more active groups than there are
   EXPECT_THROW(rotation.restore(state), Error);
+}
+
+TEST(Rotation, RefusesAStateWithMoreActiveThanAllowed) {
+  const std::vector<int64_t> sizes = llama_groups();
+  Rotation larger(sizes, {RotationOrder::ascending, 26, 1.0, 5});
+  larger.advance();
+  std::vector<uint8_t> state(static_cast<size_t>(larger.state_bytes()));
+  larger.save(state);
+  const auto restore = [&](int64_t active) {
+    Rotation(sizes, {RotationOrder::ascending, active, 1.0, 5}).restore(state);
+  };
+  restore(26);
+  expect_message(ErrorKind::model, "26 parameters are active there, active_params allows 25",
+                 [&] { restore(25); });
 }
 
 TEST(Rotation, RefusesGroupsThatDoNotFit) {

@@ -172,6 +172,27 @@ TEST(FusedUpdates, ClipEachWeightToThePartThatItHad) {
   }
 }
 
+// The last norm of a group that has waited is no part of the norm of the step before, which is of
+// other groups: a later turn begins as the first one.
+TEST(FusedUpdates, ClipAWeightThatHasWaitedAsInItsFirstStep) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto session = session_of(
+      files,
+      "method=rotary optimizer=adamw update=fused max_grad_norm_of=weight max_grad_norm=1e-4"
+      " static=freeze rotation_groups=block rotation_order=ascending active_params=34% churn=1"
+      " steps_per_rotation=1 moments=reset");
+  // Three blocks, then the first again, with a learning rate of 0.
+  std::vector<std::map<std::string, double>> moments;
+  for (int64_t step = 0; step < 4; ++step) {
+    session->accumulate(batch_of(0), 0.0, step);
+    session->update({});
+    moments.push_back(moment_norms(*session));
+  }
+  EXPECT_FALSE(moments[0].empty());
+  EXPECT_NE(moments[1], moments[0]);
+  EXPECT_EQ(moments[3], moments[0]);
+}
+
 TEST(FusedUpdates, ALossThatIsNotFiniteChangesNothing) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
   const auto session =

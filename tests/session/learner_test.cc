@@ -97,21 +97,6 @@ TEST(FullLearnerTest, LearnsOverCoarseStorage) {
   }
 }
 
-TEST(FullLearnerTest, RefusesStorageThatCannotBeWritten) {
-  const auto ops = make_test_ops();
-  Memory memory("host", make_host_backing(), 0);
-  const auto optimizer = make_optimizer("adamw", {});
-  Weight weight(memory, {"model.layers.0.mlp.up_proj.weight", 4, 64}, find_format("q8_0"));
-  Arena scratch(memory, Purpose::workspace, 1 << 20);
-  const std::string refusal = error_of(ErrorKind::usage, [&] {
-    make_full_slot({memory, memory, scratch, nullptr, *ops, *optimizer, 1}, weight);
-  });
-  for (const std::string& part : {weight.name(), std::string("q8_0")}) {
-    EXPECT_NE(message_of(refusal).find(part), std::string::npos) << refusal;
-  }
-  EXPECT_NE(hint_of(refusal), "");
-}
-
 TEST(LearnerTableTest, FindsByNameAndSuggests) {
   for (const LearnerEntry& entry : all_learners()) {
     EXPECT_EQ(&find_learner(entry.name), &entry);

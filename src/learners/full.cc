@@ -11,12 +11,6 @@ class FullSlot : public LearnerSlot {
  public:
   FullSlot(const LearnerContext& context, Weight& weight, double learning_rate_scale)
       : weight_(weight), learning_rate_scale_(learning_rate_scale) {
-    if (!weight.format().can_encode()) {
-      throw Error(ErrorKind::usage,
-                  fmt::format("{} is stored as {}, which cannot be trained", weight.name(),
-                              weight.format().name()),
-                  "set storage to a format that can be written, such as bf16, or use method=lora");
-    }
     const int64_t rows = weight.rows();
     const int64_t cols = weight.cols();
     master_ = weight.as_f32();

@@ -34,7 +34,6 @@ GaloreSlot::GaloreSlot(const LearnerContext& context, Weight& weight,
       other_rows_(of_inputs_ ? weight.rows() : weight.cols()),
       window_lane_sums_(context.window_lane_sums),
       operand_dtype_(context.operand_dtype) {
-  require_in_place(weight);
   if (!context.training) return;
   basis_ = OwnedTensor(*memory_, Purpose::projections, DType::u8,
                        {settings_.projection->storage_bytes(basis_rows_, rank_)});

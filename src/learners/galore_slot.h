@@ -22,7 +22,7 @@ namespace jackscrew {
 
 class GaloreSlot : public LearnerSlot {
  public:
-  // Begins in a random subspace. Throws Error(usage) for a storage that cannot be updated in place.
+  // Begins in a random subspace.
   GaloreSlot(const LearnerContext& context, Weight& weight, const GaloreSettings& settings);
 
   bool learns() const override { return true; }

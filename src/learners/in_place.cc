@@ -13,7 +13,6 @@ class InPlaceSlot : public LearnerSlot {
  public:
   InPlaceSlot(const LearnerContext& context, Weight& weight, bool stochastic)
       : weight_(weight), stochastic_(stochastic) {
-    require_in_place(weight);
     if (!context.training) return;
     gradient_ = GradientBuffer(context, {weight.rows(), weight.cols()});
     state_ = context.optimizer.make_state(context.memory, weight.size());
@@ -46,14 +45,6 @@ class InPlaceSlot : public LearnerSlot {
 };
 
 }  // namespace
-
-void require_in_place(const Weight& weight) {
-  if (weight.format().can_encode()) return;
-  throw Error(ErrorKind::usage,
-              fmt::format("{} is stored as {}, which cannot be updated in place", weight.name(),
-                          weight.format().name()),
-              "set storage=int8_affine or another format that can be written");
-}
 
 void update_in_place(Context& context, Weight& weight, bool stochastic, const RowUpdate& update) {
   if (const Tensor values = weight.as_f32(); !values.empty()) {

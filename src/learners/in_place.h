@@ -9,9 +9,6 @@
 
 namespace jackscrew {
 
-// Throws Error(usage) naming the weight if its format cannot be encoded.
-void require_in_place(const Weight& weight);
-
 // Updates `values`, f32 [end - begin, cols], of rows [begin, end).
 using RowUpdate = std::function<void(const Tensor& values, int64_t begin, int64_t end)>;
 

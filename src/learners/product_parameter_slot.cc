@@ -77,10 +77,13 @@ void check_option_of_dw(const Learner& learner, const Product& product,
   const auto [option, advice] = product.option_of_dw_alone();
   const auto changes = [&](const WeightSpec& weight) { return learner.changes(weight); };
   if (option == nullptr || std::ranges::any_of(weights, changes)) return;
-  throw Error(ErrorKind::usage,
-              fmt::format("{}: {}={} is of the gradients of weights, but learner={} changes none",
-                          options.origin(option), option, options.text(option), learner.name()),
-              fmt::format("{}, or use a method that trains weights, such as full", advice));
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("{}: {}={} is of the gradients of weights that product={} multiplies, but "
+                  "learner={} changes none",
+                  options.origin(option), option, options.text(option), product.name(),
+                  learner.name()),
+      fmt::format("{}, or use a method that trains weights, such as full", advice));
 }
 
 }  // namespace jackscrew

@@ -19,8 +19,8 @@ std::unique_ptr<LearnerSlot> make_product_parameter_slot(const LearnerContext& c
 void check_product_parameters(const Learner& learner, const Product& product,
                               std::span<const WeightSpec> weights);
 
-// Throws Error(usage) where an option of the product is of the gradients of weights, of which the
-// learner changes none.
+// Throws Error(usage) where an option of the product is of the gradients of the weights that it
+// multiplies, `weights`, of which the learner changes none.
 void check_option_of_dw(const Learner& learner, const Product& product,
                         std::span<const WeightSpec> weights, const OptionSet& options);
 

@@ -21,12 +21,6 @@ RotarySlot::RotarySlot(const LearnerContext& context, Weight& weight, const Sett
     });
   }
   if (!weight.as_f32().empty()) return;
-  if (!weight.format().can_encode()) {
-    throw Error(ErrorKind::usage,
-                fmt::format("{} is stored as {}, which cannot be written again after training",
-                            weight.name(), weight.format().name()),
-                "set storage=int8 or another format that can be encoded");
-  }
   master_.emplace(*host_, weight.name(), weight.rows(), weight.cols(), settings.master);
   const OwnedTensor original(*memory_, Purpose::staging, DType::f32,
                              {weight.rows(), weight.cols()});

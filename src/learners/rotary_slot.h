@@ -20,8 +20,7 @@ class RotarySlot : public LearnerSlot {
     bool score = false;         // measure the gradient, see take_gradient_score()
   };
 
-  // Weights stored as f32 have no master: their storage is exact. Throws Error(usage) for another
-  // format that cannot be encoded.
+  // Weights stored as f32 have no master: their storage is exact.
   RotarySlot(const LearnerContext& context, Weight& weight, const Settings& settings);
 
   bool learns() const override { return !gradient_.empty(); }

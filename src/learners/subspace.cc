@@ -69,7 +69,7 @@ Tensor cosines(Context& context, const Tensor& a, const Tensor& b) {
 Matrix descending_eigenvectors(const Matrix& symmetric) {
   const Eigen::SelfAdjointEigenSolver<Matrix> solver(symmetric);
   if (solver.info() != Eigen::Success) {
-    fail(ErrorKind::non_finite, "the eigenvectors of a gradient were not found");
+    fail(ErrorKind::non_finite, "the eigenvectors of a matrix were not found");
   }
   return solver.eigenvectors().rowwise().reverse();
 }
@@ -92,12 +92,12 @@ void orthonormalise(Context& context, const Tensor& basis) {
     if (context.ops.plans_only()) return multiply_from_right(context, basis, factor);
     Matrix gram = on_host(context, factor);
     if (!gram.allFinite()) {
-      fail(ErrorKind::non_finite, "the basis of a gradient's subspace is not finite");
+      fail(ErrorKind::non_finite, "the basis of a subspace is not finite");
     }
     const bool done = (gram - Matrix::Identity(rank, rank)).cwiseAbs().maxCoeff() < kOrthonormal;
     if (done) return;
     if (gram.diagonal().minCoeff() <= 0.0) {
-      fail(ErrorKind::generic, "a column of a gradient's subspace is 0");
+      fail(ErrorKind::generic, "a column of a subspace's basis is 0");
     }
     const Eigen::VectorXd unit = gram.diagonal().cwiseSqrt().cwiseInverse();
     gram = unit.asDiagonal() * gram * unit.asDiagonal();
@@ -113,7 +113,7 @@ void orthonormalise(Context& context, const Tensor& basis) {
     to_device(context, inverse, factor);
     multiply_from_right(context, basis, factor);
   }
-  fail(ErrorKind::generic, "the columns of a gradient's subspace are dependent");
+  fail(ErrorKind::generic, "the columns of a subspace's basis are dependent");
 }
 
 void principal_basis(Context& context, const Tensor& z, const Tensor& basis) {

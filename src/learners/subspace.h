@@ -1,5 +1,6 @@
-// Subspaces of a gradient's columns or rows, as orthonormal bases. The work is f32 products on the
-// device; only the small [rank, rank] matrices are factored, on the host and in double.
+// Subspaces of the columns or rows of a gradient, or of a weight, as orthonormal bases. The work is
+// f32 products on the device; only the small [rank, rank] matrices are factored, on the host and in
+// double.
 #pragma once
 
 #include "kernels/context.h"

@@ -66,6 +66,17 @@ std::vector<WeightSpec> learnable_of(const ModelConfig& config, const StageSpec&
   return out;
 }
 
+std::vector<WeightSpec> multiplied_by_product(const ModelConfig& config, const StageSpec& stage,
+                                              const Arithmetic& arithmetic) {
+  std::vector<WeightSpec> out = weights_of(config, stage);
+  std::erase_if(out, [&](const WeightSpec& weight) {
+    const bool is_tied_head = weight.kind == WeightKind::embedding && config.tie_word_embeddings;
+    if (weight.kind != WeightKind::linear && !is_tied_head) return true;
+    return &arithmetic.product_of(is_tied_head ? head_of(config) : weight) != &arithmetic.product();
+  });
+  return out;
+}
+
 int64_t loss_chunk_rows(const Ops& ops, int64_t vocab_size, bool forms_gradient) {
   const int64_t fewest = forms_gradient ? ops.gradient_rows() : ops.product_rows();
   return std::max(fewest, kLogitsBytes / (vocab_size * 4) / 32 * 32);

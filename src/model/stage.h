@@ -118,6 +118,11 @@ class Stage {
 std::vector<WeightSpec> learnable_of(const ModelConfig& config, const StageSpec& stage,
                                      const Arithmetic& arithmetic);
 
+// The weights that arithmetic.product() multiplies, a tied embedding as the head: those of the
+// layers that neither product_exclude nor the product itself leaves to another product.
+std::vector<WeightSpec> multiplied_by_product(const ModelConfig& config, const StageSpec& stage,
+                                              const Arithmetic& arithmetic);
+
 // Rows of logits that exist at once: as many as fill 48 MiB, but at least Ops::product_rows(),
 // or gradient_rows() where the gradient of the head's weight is formed.
 int64_t loss_chunk_rows(const Ops& ops, int64_t vocab_size, bool forms_gradient);

@@ -32,13 +32,7 @@ class Int4Product : public Product {
   }
 
   void check(const WeightSpec& weight) const override {
-    if (block_ == 0 || weight.cols % block_ == 0) return;
-    throw Error(ErrorKind::usage,
-                fmt::format("{}_block={}, but {} is {} wide, which that does not divide", name_,
-                            block_, weight.name, weight.cols),
-                fmt::format("{0}_block=auto takes the largest power of two that divides a width, "
-                            "here {1}; or leave the layer out: product_exclude={2}",
-                            name_, largest_hadamard_block(weight.cols), weight.module));
+    check_hadamard_block(name_, block_, kHadamardBlock, weight);
   }
 
   Operand prepare(Context& context, const Tensor& x) const override {
@@ -203,6 +197,17 @@ class Int4Product : public Product {
 
 std::unique_ptr<const Product> make_int4_product(const Int4Options& options) {
   return std::make_unique<Int4Product>(options);
+}
+
+void check_hadamard_block(const char* product, int64_t block, int64_t most,
+                          const WeightSpec& weight) {
+  if (block == 0 || weight.cols % block == 0) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("{}_block={}, but {} is {} wide, which that does not divide", product,
+                          block, weight.name, weight.cols),
+              fmt::format("{}_block=auto takes the largest power of two up to {} that divides a "
+                          "width, here {}; or leave the layer out: product_exclude={}",
+                          product, most, largest_hadamard_block(weight.cols, most), weight.module));
 }
 
 }  // namespace jackscrew

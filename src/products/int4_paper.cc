@@ -1,14 +1,12 @@
 #include "products/int4_paper.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <string>
 
-#include "base/error.h"
 #include "kernels/rows/loss.rows.h"
 #include "products/dense.h"
+#include "products/int4.h"
 #include "products/int4_paper.rows.h"
 #include "products/int4_split.rows.h"
 #include "products/weight_panels.h"
@@ -43,14 +41,7 @@ class Int4PaperProduct : public Product {
   }
 
   void check(const WeightSpec& weight) const override {
-    if (options_.block == 0 || weight.cols % options_.block == 0) return;
-    throw Error(
-        ErrorKind::usage,
-        fmt::format("int4_block={}, but {} is {} wide, which that does not divide", options_.block,
-                    weight.name, weight.cols),
-        fmt::format("int4_block=auto takes the largest power of two up to {} that divides a "
-                    "width, here {}; or leave the layer out: product_exclude={}",
-                    kPaperBlock, largest_hadamard_block(weight.cols, kPaperBlock), weight.module));
+    check_hadamard_block(name(), options_.block, kPaperBlock, weight);
   }
 
   std::vector<WeightSpec> parameters(const WeightSpec& weight) const override {

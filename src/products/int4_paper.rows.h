@@ -9,9 +9,6 @@
 
 namespace jackscrew {
 
-// Powers of two up to kHadamardBlock: the blocks that a search chooses from.
-inline constexpr int64_t kHadamardBlocks = 8;
-
 // The block of the transform: fixed, or that with the least error once errors are known.
 struct BlockChoice {
   int64_t fixed;        // until then, or for good

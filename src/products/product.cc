@@ -18,33 +18,9 @@ namespace {
 class GatherContributor : public Contributor {
  public:
   void add_dw(const Gradient& g, const Tensor& d) const override {
-    scatter(g.context(), g.dy, g.indices, d);
-  }
-
-  // Gᵀ p = sum over tokens of dyᵀ p[id], the product of dy with gathered rows of p.
-  void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
-    const Arena::Frame frame(g.context().scratch);
-    const Tensor rows = g.context().scratch.tensor(DType::f32, {g.dy.rows(), p.cols()});
-    g.context().ops.launch(
-        GatherRows{p.data<float>(), g.indices.data<int32_t>(), rows.data<float>(), p.cols()},
-        rows.rows());
-    g.context().ops.gemm(g.dy, Transpose::yes, rows, Transpose::no, r, Accumulate::yes);
-  }
-
-  // G q: row id gains dy q.
-  void add_right(const Gradient& g, const Tensor& q, const Tensor& r) const override {
-    const Arena::Frame frame(g.context().scratch);
-    const Tensor thin = g.context().scratch.tensor(DType::f32, {g.dy.rows(), q.cols()});
-    g.context().ops.gemm(g.dy, Transpose::no, q, Transpose::no, thin, Accumulate::no);
-    scatter(g.context(), thin, g.indices, r);
-  }
-
- private:
-  static void scatter(Context& context, const Tensor& from, const Tensor& indices,
-                      const Tensor& to) {
-    context.ops.launch(ScatterAddRows{from.data<float>(), indices.data<int32_t>(), to.data<float>(),
-                                      from.rows(), from.cols()},
-                       ScatterAddRows::kResidues * ceil_div(from.cols(), kColumnBlock));
+    g.context().ops.launch(ScatterAddRows{g.dy.data<float>(), g.indices.data<int32_t>(),
+                                          d.data<float>(), g.dy.rows(), g.dy.cols()},
+                           ScatterAddRows::kResidues * ceil_div(g.dy.cols(), kColumnBlock));
   }
 };
 

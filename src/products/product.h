@@ -108,7 +108,7 @@ std::span<const ProductEntry> all_products();
 // The row of that name; "auto" is f32: exact first. Throws Error(usage) for an unknown name.
 const ProductEntry& find_product(std::string_view name);
 
-// y = W[indices]: the embedding. Its gradient offers add_dw, add_left and add_right.
+// y = W[indices]: the embedding. Its gradient offers add_dw alone.
 const Contributor& gather_contributor();
 
 }  // namespace jackscrew

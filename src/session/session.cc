@@ -273,7 +273,8 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
   const std::vector<WeightSpec> learnable = learnable_of(files.config, whole, *arithmetic_);
   if (use_.training) {
     check_product_parameters(*learner_, product(), learnable);
-    check_option_of_dw(*learner_, product(), learnable, recipe.options);
+    check_option_of_dw(*learner_, product(),
+                       multiplied_by_product(files.config, whole, *arithmetic_), recipe.options);
   }
   try {
     learner_->plan(learnable);

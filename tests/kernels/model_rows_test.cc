@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/rows/model.rows.h"
+#include "kernels/sum_over_tokens.h"
 #include "tests/kernels/kernel_data.h"
 #include "tests/support/test_ops.h"
 
@@ -131,6 +132,28 @@ TEST(Rows, BiasGradientSumsOverTokens) {
       add_over_tokens(*ops, BiasGradientF32{dy.data(), nullptr, tokens, width, kTokenChunk}, dbias);
       EXPECT_LE(relative_error(dbias, want), 2e-6) << tokens << " x " << width;
     }
+  }
+}
+
+// Of more tokens than kMostTokenChunks chunks of kTokenChunk have, chunks are longer: the partial
+// sums of that many chunks are all that `scratch` has room for.
+TEST(Rows, SumsOverManyTokensTakeLongerChunks) {
+  const auto ops = make_test_ops();
+  constexpr int64_t kWidth = 16;
+  Memory memory("host", make_host_backing(), 0);
+  Arena scratch(memory, Purpose::workspace,
+                kMostTokenChunks * kWidth * static_cast<int64_t>(sizeof(float)));
+  Context context{*ops, scratch, nullptr, true};
+  for (const int64_t tokens : {kMostTokenChunks * kTokenChunk + 1, int64_t{70001}}) {
+    const std::vector<float> dy = random_floats(tokens * kWidth, 1);
+    std::vector<float> dbias = random_floats(kWidth, 2);
+    Doubles want = widen(dbias);
+    for (int64_t i = 0; i < tokens * kWidth; ++i) {
+      want[at(i % kWidth)] += static_cast<double>(dy[at(i)]);
+    }
+    add_over_tokens(context, BiasGradientF32{dy.data(), nullptr, tokens, kWidth, 0},
+                    Tensor(dbias.data(), DType::f32, {kWidth}));
+    EXPECT_LE(relative_error(dbias, want), 2e-6) << tokens;
   }
 }
 

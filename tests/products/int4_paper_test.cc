@@ -5,6 +5,7 @@
 #include "products/arithmetic.h"
 #include "products/int4_split.rows.h"
 #include "tests/support/errors.h"
+#include "tests/support/worse.h"
 
 namespace jackscrew {
 namespace {
@@ -19,10 +20,10 @@ constexpr PaperGradient kPaperGradients[] = {{"6", "both"}, {"7", "both"}, {"7",
 double apart(const Matrix& actual, const std::vector<double>& expected) {
   double worst = 0.0, largest = 0.0;
   for (size_t i = 0; i < expected.size(); ++i) {
-    worst = std::max(worst, std::abs(static_cast<double>(actual.values[i]) - expected[i]));
+    worst = worse(worst, std::abs(static_cast<double>(actual.values[i]) - expected[i]));
     largest = std::max(largest, std::abs(expected[i]));
   }
-  return std::isfinite(worst) ? worst / largest : HUGE_VAL;
+  return worst / largest;
 }
 
 // a [rows, depth] times b [depth, cols].

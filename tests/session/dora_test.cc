@@ -258,10 +258,16 @@ TEST_P(DoraTest, FactorsFollowAnUpdate) {
   set_adapter();
   const Values x = random_values(kTokens * kIn, 5);
   Context run = context();
-  std::fill_n(data("lora_A.weight.gradient"), kRank * kIn, 1.0f);
-  std::fill_n(data("lora_B.weight.gradient"), kOut * kRank, 1.0f);
+  const char* kNames[] = {"lora_A.weight", "lora_B.weight", "lora_magnitude_vector"};
+  std::vector<Values> before;
+  for (const std::string name : kNames) {
+    before.push_back(values(name.c_str()));
+    std::fill_n(data((name + ".gradient").c_str()), before.back().size(), 1.0f);
+  }
   scalars_.learning_rate = 0.5f;
+  scalars_.clip_scale = 1.0f;
   parameter_.slot->apply(run, 0.0);
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_NE(values(kNames[i]), before[i]) << kNames[i];
   const auto product = make_product("f32", *ops_);
   const auto forward = [&] {
     Values y(kTokens * kOut);

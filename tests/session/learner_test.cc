@@ -11,6 +11,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/golden_rig.h"
 #include "tests/support/products.h"
+#include "tests/support/worse.h"
 
 namespace jackscrew {
 namespace {
@@ -96,21 +97,6 @@ TEST(FullLearnerTest, LearnsOverCoarseStorage) {
   }
 }
 
-TEST(FullLearnerTest, RefusesStorageThatCannotBeWritten) {
-  const auto ops = make_test_ops();
-  Memory memory("host", make_host_backing(), 0);
-  const auto optimizer = make_optimizer("adamw", {});
-  Weight weight(memory, {"model.layers.0.mlp.up_proj.weight", 4, 64}, find_format("q8_0"));
-  Arena scratch(memory, Purpose::workspace, 1 << 20);
-  const std::string refusal = error_of(ErrorKind::usage, [&] {
-    make_full_slot({memory, memory, scratch, nullptr, *ops, *optimizer, 1}, weight);
-  });
-  for (const std::string& part : {weight.name(), std::string("q8_0")}) {
-    EXPECT_NE(message_of(refusal).find(part), std::string::npos) << refusal;
-  }
-  EXPECT_NE(hint_of(refusal), "");
-}
-
 TEST(LearnerTableTest, FindsByNameAndSuggests) {
   for (const LearnerEntry& entry : all_learners()) {
     EXPECT_EQ(&find_learner(entry.name), &entry);
@@ -163,9 +149,11 @@ class ProjectingLearner : public Learner {
  public:
   explicit ProjectingLearner(Side side) : side_(side) {}
   const char* name() const override { return "projecting"; }
-  bool changes(const WeightSpec& weight) const override { return weight.kind != WeightKind::norm; }
+  bool changes(const WeightSpec& weight) const override {
+    return weight.kind == WeightKind::linear;
+  }
   std::unique_ptr<LearnerSlot> make_slot(const LearnerContext& context, Weight& weight) override {
-    if (weight.spec().kind == WeightKind::norm) return std::make_unique<FrozenSlot>();
+    if (!changes(weight.spec())) return std::make_unique<FrozenSlot>();
     return std::make_unique<ProjectingSlot>(context, weight, side_);
   }
 
@@ -212,9 +200,8 @@ TEST_P(ProjectingTest, AccumulatesTheProjectedGradient) {
   for (const auto& [rig, side] : {std::pair{&left, Side::left}, std::pair{&right, Side::right}}) {
     const auto projections = states(rig->stage(), StateRole::moment);
     const auto results = states(rig->stage(), StateRole::gradient);
-    EXPECT_EQ(results.size(), files.config.tie_word_embeddings
-                                  ? 7 * static_cast<size_t>(files.config.num_hidden_layers) + 1
-                                  : 7 * static_cast<size_t>(files.config.num_hidden_layers) + 2);
+    EXPECT_EQ(results.size(), 7 * static_cast<size_t>(files.config.num_hidden_layers) +
+                                  (files.config.tie_word_embeddings ? 0 : 1));
     for (const auto& parameter : rig->stage().parameters()) {
       if (!parameter->learns()) continue;
       const Weight& weight = *parameter->weight;
@@ -227,14 +214,14 @@ TEST_P(ProjectingTest, AccumulatesTheProjectedGradient) {
   }
 }
 
-// The least and the most of weights' (slope of the loss in f32) / (what a learner is given with
-// `product`), slopes being along W + h P Sᵀ or W + h S Qᵀ. S is the projected gradient itself, so
-// that the slope is the largest, and an error in any element counts.
-std::pair<double, double> slopes(const std::string& model, const char* product) {
+// By how much of itself what a learner is given with `product` differs from the slope of the loss
+// in f32, at most over the weights, slopes being along W + h P Sᵀ or W + h S Qᵀ. S is the projected
+// gradient itself, so that the slope is the largest, and an error in any element counts.
+double worst_slope(const std::string& model, const char* product) {
   const Golden golden(model);
   const ModelFiles files = open_model(golden_path(model).string());
   const std::vector<MicroBatch> parts = separated(golden.batch().micro_batches[0]);
-  std::pair<double, double> range{1.0, 1.0};
+  double worst = 0.0;
   for (const Side side : {Side::left, Side::right}) {
     ProjectingLearner learner(side);
     RigChoices choices;
@@ -268,6 +255,7 @@ std::pair<double, double> slopes(const std::string& model, const char* product) 
         }
         squares += of * of;
       }
+      EXPECT_GT(squares, 0.0) << weight.name();
       for (double& of : direction) of /= std::sqrt(squares);
       for (int64_t i = 0; i < r.size(); ++i) {
         wanted += std::pow(static_cast<double>(r.data<float>()[i]), 2) / std::sqrt(squares);
@@ -286,11 +274,10 @@ std::pair<double, double> slopes(const std::string& model, const char* product) 
       const double slope = (8.0 * (loss_at(kStep) - loss_at(-kStep)) -
                             (loss_at(2.0 * kStep) - loss_at(-2.0 * kStep))) /
                            (12.0 * kStep);
-      range.first = std::min(range.first, slope / wanted);
-      range.second = std::max(range.second, slope / wanted);
+      worst = worse(worst, std::abs(slope / wanted - 1.0));
     }
   }
-  return range;
+  return worst;
 }
 
 // Products of integers have the slopes of another network (tests/products), and give thin products
@@ -300,9 +287,7 @@ TEST_P(ProjectingTest, GradientsAreSlopesOfTheLoss) {
   const std::pair<const char*, double> limits[] = {{"f32", 1e-3}, {"bf16", 0.02}};
   for (const auto& [product, limit] : limits) {
     if (product == std::string("bf16") && !ops->has_bf16()) continue;
-    const auto [least, most] = slopes(GetParam(), product);
-    EXPECT_GE(least, 1.0 - limit) << product;
-    EXPECT_LE(most, 1.0 + limit) << product;
+    EXPECT_LE(worst_slope(GetParam(), product), limit) << product;
   }
 }
 

@@ -88,6 +88,8 @@ TEST_F(ProductParametersTest, EveryLearnerTakesThem) {
   EXPECT_EQ(scales_with("method=rotary"), linears());
   EXPECT_EQ(scales_with("method=rotary static=rotate"), linears());
   EXPECT_EQ(scales_with("method=rotary static=freeze"), 0u);
+  EXPECT_EQ(scales_with("method=galore"), linears());
+  EXPECT_EQ(scales_with("method=prompt"), 0u);
 }
 
 }  // namespace

@@ -264,6 +264,7 @@ TEST_F(FileTest, WhatAKilledProcessLeftIsReplaced) {
     AtomicDirectory directory(directory_ / "out");
     EXPECT_TRUE(fs::is_empty(directory.path()));
     AtomicFile file(directory_ / "out.gguf");
+    EXPECT_TRUE(fs::is_empty(file.path()));
     write_text_atomic(directory.path() / "x", "1");
     FileWriter(file.path()).close();
     directory.commit();

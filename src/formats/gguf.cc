@@ -440,15 +440,6 @@ std::vector<double> GgufFile::numbers(std::string_view key) const {
   return out;
 }
 
-std::vector<bool> GgufFile::booleans(std::string_view key) const {
-  std::vector<bool> out;
-  const Value* value = array(key);
-  if (value == nullptr) return out;
-  if (value->type != GgufType::boolean) fail_type(key, "an array of booleans");
-  for (const uint8_t byte : value->bytes) out.push_back(byte != 0);
-  return out;
-}
-
 std::vector<std::string> GgufFile::texts(std::string_view key) const {
   std::vector<std::string> out;
   const Value* value = array(key);

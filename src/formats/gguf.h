@@ -78,7 +78,6 @@ class GgufFile {
   // Arrays; empty when the key is absent.
   std::vector<int64_t> integers(std::string_view key) const;
   std::vector<double> numbers(std::string_view key) const;
-  std::vector<bool> booleans(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;
 
   // Call when these bytes of the map are no longer needed: their pages may be dropped.

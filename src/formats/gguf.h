@@ -31,6 +31,9 @@ enum class GgufType : uint32_t {
   f64 = 12
 };
 
+// Of tensors, in a file without general.alignment.
+inline constexpr int64_t kGgufAlignment = 32;
+
 // "F32", "Q4_K" ...; "type 99" for a number without a name.
 std::string ggml_type_name(uint32_t type);
 // ggml's number of a storage format's type; none where it has no such type.

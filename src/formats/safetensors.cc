@@ -78,8 +78,9 @@ std::string_view header_text(const MappedFile& file) {
 }
 
 std::map<std::string, std::string> parse_metadata(const json& value, const std::string& where) {
-  if (!value.is_object())
+  if (!value.is_object()) {
     fail(ErrorKind::model, "{}: {} is not an object", where, kSafetensorsMetadata);
+  }
   std::map<std::string, std::string> out;
   for (const auto& [key, text] : value.items()) {
     if (!text.is_string()) {

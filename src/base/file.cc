@@ -331,7 +331,11 @@ TemporaryClaim::TemporaryClaim(fs::path temporary, const fs::path& final_path, K
     }
   } while (!is_at(descriptor_, path_));
   try {
-    if (!is_file) remove_contents(path_);
+    if (!is_file) {
+      remove_contents(path_);
+    } else if (::ftruncate(descriptor_, 0) != 0) {
+      fail_system(ErrorKind::generic, "empty", path_);
+    }
   } catch (const Error&) {
     ::close(descriptor_);
     throw;

@@ -400,10 +400,6 @@ std::optional<int64_t> OptionSet::bytes_unless_word(std::string_view name) const
   return bytes(name);
 }
 
-bool OptionSet::is_set(std::string_view name) const {
-  return !get(name).text.empty();
-}
-
 bool OptionSet::was_set(std::string_view name) const {
   return get(name).explicitly_set;
 }

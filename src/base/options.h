@@ -114,7 +114,6 @@ class OptionSet {
   std::optional<int64_t> integer_unless_word(std::string_view name) const;
   std::optional<int64_t> bytes_unless_word(std::string_view name) const;
 
-  bool is_set(std::string_view name) const;   // has a value, be it the default
   bool was_set(std::string_view name) const;  // someone called set()
   bool is_word(std::string_view name) const;  // holds one of the words beside its type's values
   const std::string& origin(std::string_view name) const;

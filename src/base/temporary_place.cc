@@ -3,8 +3,11 @@
 namespace jackscrew {
 
 fs::path large_temporary_directory() {
-  const fs::path named = fs::temp_directory_path();
-  return named == "/tmp" && fs::is_directory("/var/tmp") ? "/var/tmp" : named;
+  std::error_code error;  // TMPDIR is no directory
+  const fs::path named = fs::temp_directory_path(error);
+  if (!error && named != "/tmp") return named;
+  std::error_code ignored;
+  return fs::is_directory("/var/tmp", ignored) ? "/var/tmp" : "/tmp";
 }
 
 }  // namespace jackscrew

@@ -40,10 +40,10 @@ CalibrationText spread_over(int64_t tokens, const CalibrationSize& size, int64_t
   if (text.tokens() < least) {
     throw Error(
         ErrorKind::data,
-        fmt::format("the calibration text has {}, {} of {} each; {} of them are {}: too few "
-                    "for layers of {} inputs",
+        fmt::format("the calibration text has {}, {} of {} each; {} of them are {}: too few{}",
                     counted(tokens, "token"), counted(windows, "whole sequence"), size.sequence_len,
-                    text.sequences, counted(text.tokens(), "token"), least),
+                    text.sequences, counted(text.tokens(), "token"),
+                    least > 1 ? fmt::format(" for layers of {} inputs", least) : ""),
         what_is_needed(tokens, size, least));
   }
   for (int64_t i = 0; i < text.sequences; ++i) {

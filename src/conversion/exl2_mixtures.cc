@@ -61,6 +61,7 @@ Exl2Groups exl2_groups(const Exl2Mixture& mixture, int64_t cols) {
   const int64_t high =
       std::min(cols, round_up(ceil_div(cols * mixture.high_percent, 100), mixture.group_size));
   Exl2Groups groups;
+  groups.reserve(static_cast<size_t>(ceil_div(cols, mixture.group_size)));
   for (int64_t first = 0; first < cols; first += groups.back().columns) {
     groups.push_back(
         {std::min(mixture.group_size, cols - first), first < high ? mixture.high : mixture.low});

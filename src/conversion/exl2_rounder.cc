@@ -58,8 +58,7 @@ class Exl2Rounder : public LayoutRounder {
     return exl2_rounding_bytes(weight.rows);
   }
   int64_t held_bytes(const WeightSpec& weight) const override {
-    // A byte a code, their words and the bytes of these.
-    return checked_add(weight.size(), 2 * bytes_of(specs(weight)));
+    return exl2_held_bytes(weight, groups_of(weight));
   }
 
   QuantisationSettings settings() const override {

@@ -136,6 +136,7 @@ Exl2Rounding round_exl2(Ops& ops, Memory& memory, const WeightSpec& weight, cons
   out.matrix.codes.resize(static_cast<size_t>(checked_mul(rows, cols)));
   out.matrix.scale_codes.resize(groups.size() * static_cast<size_t>(rows));
   out.matrix.scale_max.resize(groups.size());
+  out.group_errors.reserve(groups.size());
   GroupRounding rounding(ops, memory, weight, w, u, out);
   size_t g = 0;
   for (int64_t begin = 0; begin < cols;) {
@@ -183,6 +184,23 @@ std::vector<double> mixture_errors(Ops& ops, Memory& memory, const WeightSpec& w
 
 int64_t exl2_rounding_bytes(int64_t rows) {
   return booked_f32(rows, kTileColumns);
+}
+
+int64_t exl2_held_bytes(const WeightSpec& weight, const Exl2Groups& groups) {
+  constexpr int64_t kFloat = sizeof(float), kDouble = sizeof(double);
+  const auto count = std::ssize(groups);
+  const int64_t rows = weight.rows, cols = weight.cols;
+  // A byte a code and a byte the code of a scale; the groups, beside those that were asked for.
+  const int64_t matrix = checked_add(checked_mul(rows, checked_add(cols, count)),
+                                     2 * count * static_cast<int64_t>(sizeof(Exl2Group)));
+  // The costs of columns, what GroupRounding has of rows and tiles, and its results by group.
+  const int64_t rounding = cols * kFloat + rows * (kFloat + kTriedScales + kDouble) +
+                           ceil_div(rows, kLeastTileRows) * kTriedScales * kDouble +
+                           count * (static_cast<int64_t>(sizeof(f16)) + kDouble);
+  // The order of columns; words, or what is stored as it is, and the bytes of these.
+  const int64_t writing = checked_add(cols * static_cast<int64_t>(sizeof(int32_t)),
+                                      2 * bytes_of(exl2_specs(weight, groups)));
+  return checked_add(matrix, std::max(rounding, writing));
 }
 
 }  // namespace jackscrew

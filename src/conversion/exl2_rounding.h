@@ -29,6 +29,8 @@ Exl2Rounding round_exl2(Ops& ops, Memory& memory, const WeightSpec& weight, cons
                         const Tensor& u, const Exl2Groups& groups);
 // What that books.
 int64_t exl2_rounding_bytes(int64_t rows);
+// What that and exl2_tensors() of its result hold in vectors, at most.
+int64_t exl2_held_bytes(const WeightSpec& weight, const Exl2Groups& groups);
 
 // Estimates the error of a matrix in each of several mixtures, summed over groups, without rounding
 // it once per mixture. A group's error depends far more on its own bits than on those of groups

@@ -8,6 +8,7 @@ namespace jackscrew {
 
 inline constexpr int64_t kTileColumns = 128;  // of a block, at most
 inline constexpr int64_t kTriedScales = 4;    // values of scale_max that are tried
+inline constexpr int64_t kLeastTileRows = 8;  // of any instruction set
 
 // A group of a matrix in the stored order: columns [first, first + count). A value is a scale times
 // a whole number, at least `lowest` = -2^(bits - 1).

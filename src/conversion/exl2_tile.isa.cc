@@ -13,6 +13,7 @@ constexpr int kTileRows = 16;
 #else
 constexpr int kTileRows = 8;
 #endif
+static_assert(kTileRows >= kLeastTileRows);
 
 // One number per row.
 typedef float Lanes __attribute__((vector_size(kTileRows * 4)));

@@ -36,8 +36,7 @@ class GptqRounder : public LayoutRounder {
     return gptq_rounding_bytes(weight.rows);
   }
   int64_t held_bytes(const WeightSpec& weight) const override {
-    // A byte a code; then codes in another order, or their words and the bytes of these.
-    return checked_add(weight.size(), std::max(weight.size(), 2 * bytes_of(specs(weight))));
+    return gptq_held_bytes(weight, layout_);
   }
 
   QuantisationSettings settings() const override {

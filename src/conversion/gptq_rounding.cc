@@ -94,4 +94,14 @@ int64_t gptq_rounding_bytes(int64_t rows) {
   return booked_f32(rows, kGptqColumns);
 }
 
+int64_t gptq_held_bytes(const WeightSpec& weight, const GptqLayout& layout) {
+  constexpr int64_t kGroup = sizeof(f16) + 1;                   // a scale and a zero
+  constexpr int64_t kColumn = sizeof(float) + sizeof(int32_t);  // a cost and a group
+  const int64_t rows = weight.rows, cols = weight.cols;
+  const int64_t matrix = checked_mul(rows, checked_add(cols, layout.groups(cols) * kGroup));
+  // Codes in another order; or words, the groups of columns among them, and the bytes of these.
+  return checked_add(matrix, std::max(checked_add(weight.size(), cols * kColumn),
+                                      2 * bytes_of(gptq_specs(weight, layout))));
+}
+
 }  // namespace jackscrew

@@ -21,5 +21,7 @@ GptqMatrix round_gptq(Ops& ops, Memory& memory, const WeightSpec& weight, const 
                       const Tensor& u, const std::vector<int32_t>& order, const GptqLayout& layout);
 // What that books.
 int64_t gptq_rounding_bytes(int64_t rows);
+// What that and gptq_tensors() of its result hold in vectors, at most.
+int64_t gptq_held_bytes(const WeightSpec& weight, const GptqLayout& layout);
 
 }  // namespace jackscrew

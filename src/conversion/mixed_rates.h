@@ -41,7 +41,6 @@ class MixedRates {
   // bytes.
   void check() const;
 
-  bool contains(const WeightSpec& weight) const { return places_.contains(weight.name); }
   // The way of a matrix: the largest until choose().
   size_t of(const WeightSpec& weight) const;
   // An upper bound of the bytes of all matrices in files.

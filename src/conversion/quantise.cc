@@ -144,7 +144,7 @@ QuantisationPlan::QuantisationPlan(const ModelConfig& config, const Rounder& rou
     }
     rounded.push_back(weight);
     report_.matrices.push_back({weight, kUnknown, kUnknown});
-    least_tokens_ = std::max(least_tokens_, weight.cols);
+    if (rounder.compensates()) least_tokens_ = std::max(least_tokens_, weight.cols);
   }
   if (rounded.empty()) fail_to_round(config);
   report_.notes = rounder.notes(rounded);

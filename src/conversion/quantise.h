@@ -54,12 +54,13 @@ class QuantisationPlan {
   QuantisationPlan(const ModelConfig& config, const Rounder& rounder, const QuantisedFiles& files);
 
   bool rounds_head() const { return rounds_head_; }
-  // The number of tokens below which the widest layer's Hessian cannot have full rank.
+  // The number of tokens below which the widest layer's Hessian cannot have full rank; 1 where none
+  // is factored.
   int64_t least_tokens() const { return least_tokens_; }
   const QuantisationReport& report() const { return report_; }
 
  private:
-  int64_t least_tokens_ = 0;
+  int64_t least_tokens_ = 1;
   bool rounds_head_ = false;
   QuantisationReport report_;
 };

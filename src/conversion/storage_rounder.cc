@@ -50,8 +50,7 @@ class FormatRounder : public StorageRounder {
     return storage_rounding_bytes(weight, *format_of(weight), compensates());
   }
   int64_t held_bytes(const WeightSpec& weight) const override {
-    // Blocks that the storage does not keep one after another, or the bytes that are returned.
-    return bytes_of(specs(weight));
+    return storage_held_bytes(weight, *format_of(weight));
   }
   QuantisationSettings settings() const override { return {{"rounding", rounding_}}; }
 

@@ -55,6 +55,7 @@ double round_columns(Ops& ops, Memory& memory, const Tensor& w, const Tensor& u,
                      const Storage& storage) {
   const int64_t rows = w.rows(), cols = w.cols();
   std::vector<int32_t> places;
+  places.reserve(order.size());
   for (const int32_t column : order) {
     places.push_back(column % static_cast<int32_t>(rounding.columns));
   }
@@ -147,6 +148,14 @@ int64_t storage_rounding_bytes(const WeightSpec& weight, const Format& format, b
   const int64_t bytes = booked_bytes(format.storage_bytes(weight.rows, weight.cols));
   const bool by_columns = compensates && weight.cols % block_rounding(format).columns == 0;
   return bytes + (by_columns ? booked_f32(weight.rows, kColumns) : 0);
+}
+
+int64_t storage_held_bytes(const WeightSpec& weight, const Format& format) {
+  // The orders, costs and weights of columns, and the errors of rows.
+  constexpr int64_t kColumn = 2 * sizeof(int32_t) + sizeof(float) + sizeof(double);
+  const int64_t rounding = weight.cols * kColumn + weight.rows * int64_t{sizeof(double)};
+  // Beside them blocks that the storage does not keep one after another; later what is returned.
+  return checked_add(format.storage_bytes(weight.rows, weight.cols), rounding);
 }
 
 }  // namespace jackscrew

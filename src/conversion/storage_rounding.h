@@ -29,5 +29,7 @@ StorageRounding round_storage(Ops& ops, Memory& memory, const WeightSpec& weight
                               const Format& format);
 // What that books, with or without `u`.
 int64_t storage_rounding_bytes(const WeightSpec& weight, const Format& format, bool compensates);
+// What that holds in vectors, at most.
+int64_t storage_held_bytes(const WeightSpec& weight, const Format& format);
 
 }  // namespace jackscrew

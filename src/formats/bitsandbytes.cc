@@ -1,5 +1,6 @@
 #include "formats/bitsandbytes.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -84,6 +85,20 @@ Bytes scale_bytes(const LayerTensors& tensors, std::string_view suffix, int64_t 
   return bytes;
 }
 
+// What is added to the scales that are nested: they stay finite with it, whatever their codes.
+float nested_offset(const LayerTensors& tensors, const JsonFields& state) {
+  const double offset = state.number("nested_offset");
+  double largest = 0;
+  for (const float absmax : elements_of<float>(tensors.get(kFourBitNestedAbsmax))) {
+    largest = std::max(largest, std::abs(static_cast<double>(absmax)));
+  }
+  if (!(largest + std::abs(offset) <= std::numeric_limits<float>::max())) {
+    fail(ErrorKind::model, "{}: nested_offset is {} beside scales of up to {}: not all are finite",
+         state.where(), offset, largest);
+  }
+  return static_cast<float>(offset);
+}
+
 void expect_integer(const JsonFields& state, const char* key, int64_t expected) {
   if (const int64_t found = state.integer(key); found != expected) {
     fail(ErrorKind::model, "{}: {} is {}, only {} is supported", state.where(), key, found,
@@ -132,7 +147,7 @@ StoredTensor read_four_bits(const LayerTensors& tensors, const FourBits& kind) {
   expect_values(tensors, kFourBitNestedCodebook, signed_dynamic_map().values, 4);
   out.extra_parts.push_back(
       scale_bytes(tensors, kFourBitNestedAbsmax, expected.nested_absmax.size()));
-  const auto offset = static_cast<float>(state.number("nested_offset"));
+  const auto offset = nested_offset(tensors, state);
   std::vector<uint8_t> made(sizeof offset);
   std::memcpy(made.data(), &offset, sizeof offset);
   out.owned_bytes = std::make_shared<const std::vector<uint8_t>>(std::move(made));

@@ -230,7 +230,9 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig& 
 // Reads int-quantized or float-quantized, told apart by the weight's dtype.
 StoredTensor read_bytes(const LayerTensors& tensors, const QuantizationConfig& config) {
   const WeightSettings settings = weight_settings(config);
-  if (is_fp8(tensors)) return read_fp8(tensors, kScale, settings.block_structure);
+  if (is_fp8(tensors)) {
+    return read_fp8(tensors, kScale, settings.block_structure, settings.group_size);
+  }
   expect_part(tensors, kZero, settings.has_zeros, "symmetric is false");
   const SafetensorsEntry& codes = tensors.matrix(kWeight, "I8");
   const int64_t rows = codes.shape[0];

@@ -88,9 +88,13 @@ std::vector<TensorBytes> exl2_tensors(const WeightSpec& weight, const Exl2Matrix
       put_bits(scales, g * specs[3].shape[1], 1, row, kScaleBits, code);
     }
   }
-  return {with_bytes(specs[0], words_of_codes(matrix, specs[0])), with_bytes(specs[1], table),
-          with_bytes(specs[2], places), with_bytes(specs[3], scales),
-          with_bytes(specs[4], matrix.scale_max)};
+  std::vector<TensorBytes> out;  // from a list their bytes would be copied
+  out.push_back(with_bytes(specs[0], words_of_codes(matrix, specs[0])));
+  out.push_back(with_bytes(specs[1], table));
+  out.push_back(with_bytes(specs[2], places));
+  out.push_back(with_bytes(specs[3], scales));
+  out.push_back(with_bytes(specs[4], matrix.scale_max));
+  return out;
 }
 
 nlohmann::json exl2_quantization_config(const Exl2Config& config) {

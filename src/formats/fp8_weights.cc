@@ -20,14 +20,21 @@ constexpr std::string_view kFp8Inverse = ".weight_scale_inv";
 constexpr std::string_view kFp8Dtype = "F8_E4M3";
 constexpr std::array kFp8Parts = {kFp8Weight, kFp8Inverse};
 
-// The block that shares a scale, from the shape of the scales.
+// The block that shares a scale, from the shape of the scales and what the configuration says.
 Fp8Layout blocks_of(const SafetensorsEntry& scale, int64_t rows, int64_t cols,
-                    const std::vector<int64_t>& block) {
+                    const std::vector<int64_t>& block, int64_t group_size) {
   const std::vector<int64_t>& shape = scale.shape;
   const bool is_single = std::all_of(shape.begin(), shape.end(), [](auto n) { return n == 1; });
   if (is_single && shape.size() <= 2) return {.block_rows = rows, .block_cols = cols};
   const bool is_by_row = !shape.empty() && shape[0] == rows;
   if (is_by_row && shape.size() == 1) return {.block_cols = cols};
+  if (is_by_row && shape.size() == 2 && shape[1] > 1 && group_size > 0) {
+    if (ceil_div(cols, group_size) != shape[1]) {
+      fail(ErrorKind::model, "tensor {}: {} columns do not divide into {} groups of {}", scale.name,
+           cols, shape[1], group_size);
+    }
+    return {.block_cols = group_size};
+  }
   if (is_by_row && shape.size() == 2 && shape[1] >= 1 && cols % shape[1] == 0) {
     return {.block_cols = cols / shape[1]};
   }
@@ -45,7 +52,7 @@ Fp8Layout blocks_of(const SafetensorsEntry& scale, int64_t rows, int64_t cols,
 
 StoredTensor read_inverse(const LayerTensors& tensors, const QuantizationConfig& config) {
   const JsonFields fields(*config.fields, config.where);
-  return read_fp8(tensors, kFp8Inverse, fields.integers("weight_block_size"));
+  return read_fp8(tensors, kFp8Inverse, fields.integers("weight_block_size"), 0);
 }
 
 }  // namespace
@@ -56,10 +63,10 @@ bool is_fp8(const LayerTensors& tensors) {
 }
 
 StoredTensor read_fp8(const LayerTensors& tensors, std::string_view scales,
-                      const std::vector<int64_t>& block) {
+                      const std::vector<int64_t>& block, int64_t group_size) {
   const SafetensorsEntry& codes = tensors.matrix(kFp8Weight, kFp8Dtype);
   const SafetensorsEntry& entry = tensors.get(scales);
-  Fp8Layout layout = blocks_of(entry, codes.shape[0], codes.shape[1], block);
+  Fp8Layout layout = blocks_of(entry, codes.shape[0], codes.shape[1], block, group_size);
   const ScaleTable table = read_scales(tensors, scales, entry.shape, 0, 0);
   layout.scale = table.type;
   const size_t count = entry.bytes.size() / table.element_bytes();

@@ -17,10 +17,11 @@ namespace jackscrew {
 bool is_fp8(const LayerTensors& tensors);
 
 // Reads the weight whose scales are in the tensor with the suffix `scales`. `block`: rows and
-// columns of a block according to the configuration; empty: not given. Throws Error(model) naming
-// the tensor that is missing or does not fit, and for scales with which values are not finite.
+// columns of a block according to the configuration; empty: not given. `group_size`: columns of a
+// group within a row according to it; 0: not given. Throws Error(model) naming the tensor that is
+// missing or does not fit, and for scales with which values are not finite.
 StoredTensor read_fp8(const LayerTensors& tensors, std::string_view scales,
-                      const std::vector<int64_t>& block);
+                      const std::vector<int64_t>& block, int64_t group_size);
 
 QuantisedLayout fp8_layout();
 

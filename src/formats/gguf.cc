@@ -22,7 +22,6 @@ namespace {
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr uint64_t kMaxNameBytes = 65535;
 constexpr uint32_t kMaxDims = 4;
-constexpr int64_t kDefaultAlignment = 32;
 constexpr int64_t kMaxAlignment = int64_t{1} << 20;
 // The least bytes that a metadata entry and a tensor description take: these bound the counts.
 constexpr uint64_t kMinValueBytes = 8 + 4 + 1;
@@ -277,7 +276,7 @@ void GgufFile::read_tensors(Cursor& cursor, uint64_t count) {
 // overlap.
 void GgufFile::place_tensors(uint64_t position) {
   if (tensors_.empty()) return;
-  const int64_t alignment = integer("general.alignment", kDefaultAlignment);
+  const int64_t alignment = integer("general.alignment", kGgufAlignment);
   if (alignment <= 0 || alignment > kMaxAlignment || (alignment & (alignment - 1)) != 0) {
     fail(ErrorKind::model, "{}: general.alignment = {} is not a power of two up to {}", where_,
          alignment, kMaxAlignment);
@@ -437,15 +436,6 @@ std::vector<double> GgufFile::numbers(std::string_view key) const {
   for (int64_t i = 0; value != nullptr && i < value->count; ++i) {
     out.push_back(number_at(*value, i, key));
   }
-  return out;
-}
-
-std::vector<bool> GgufFile::booleans(std::string_view key) const {
-  std::vector<bool> out;
-  const Value* value = array(key);
-  if (value == nullptr) return out;
-  if (value->type != GgufType::boolean) fail_type(key, "an array of booleans");
-  for (const uint8_t byte : value->bytes) out.push_back(byte != 0);
   return out;
 }
 

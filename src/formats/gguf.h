@@ -31,6 +31,9 @@ enum class GgufType : uint32_t {
   f64 = 12
 };
 
+// Of tensors, in a file without general.alignment.
+inline constexpr int64_t kGgufAlignment = 32;
+
 // "F32", "Q4_K" ...; "type 99" for a number without a name.
 std::string ggml_type_name(uint32_t type);
 // ggml's number of a storage format's type; none where it has no such type.
@@ -78,7 +81,6 @@ class GgufFile {
   // Arrays; empty when the key is absent.
   std::vector<int64_t> integers(std::string_view key) const;
   std::vector<double> numbers(std::string_view key) const;
-  std::vector<bool> booleans(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;
 
   // Call when these bytes of the map are no longer needed: their pages may be dropped.

@@ -293,17 +293,20 @@ ModelConfig gguf_config(const GgufFile& file) {
   for (const int64_t id : {tokenizer.eos_id, tokenizer.eot_id, tokenizer.eom_id}) {
     if (id >= 0 && std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
   }
-  try {
-    config.validate();
-  } catch (const Error& error) {
-    throw Error(error.kind(), where + ": " + error.what(), error.hint());
-  }
+  const auto validate = [&] {
+    try {
+      config.validate();
+    } catch (const Error& error) {
+      throw Error(error.kind(), where + ": " + error.what(), error.hint());
+    }
+  };
+  validate();
   if (config.architecture->nope) {
     // GGUF does not say which blocks do not rotate.
     config.unrotated = unrotated_every(kUnrotatedInterval, config.num_hidden_layers);
   }
   config.rope_scaling = parse_scaling(file, config);
-  config.validate();
+  validate();
   return config;
 }
 

@@ -14,8 +14,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "GGUF's bytes are little-endian");
 
-constexpr int64_t kGgufAlignment = 32;  // the default where general.alignment is absent
-
 template <class T>
 void append(std::string& out, T value) {
   const auto* bytes = reinterpret_cast<const char*>(&value);

@@ -45,8 +45,12 @@ std::vector<TensorBytes> gptq_tensors(const WeightSpec& weight, const GptqLayout
       scales[static_cast<size_t>(g * rows + row)] = matrix.scales[from];
     }
   }
-  return {with_bytes(specs[0], codes), with_bytes(specs[1], zeros), with_bytes(specs[2], scales),
-          with_bytes(specs[3], matrix.group_of)};
+  std::vector<TensorBytes> out;  // from a list their bytes would be copied
+  out.push_back(with_bytes(specs[0], codes));
+  out.push_back(with_bytes(specs[1], zeros));
+  out.push_back(with_bytes(specs[2], scales));
+  out.push_back(with_bytes(specs[3], matrix.group_of));
+  return out;
 }
 
 nlohmann::json gptq_quantization_config(const GptqLayout& layout, double damping) {

@@ -146,7 +146,6 @@ PeftAdapter read_peft_adapter(const fs::path& directory) {
   adapter.peft_type = type.name;
   adapter.learner = type.learner;
   adapter.base_model_name_or_path = fields.text("base_model_name_or_path", "");
-  adapter.task_type = fields.text("task_type", "");
   type.read_settings(root, config.string(), adapter);
   adapter.file = std::make_shared<SafetensorsFile>(weights);
   const std::string where = weights.string();

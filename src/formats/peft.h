@@ -51,7 +51,6 @@ struct AdapterOption {
 struct PeftAdapter {
   std::string peft_type;                // "LORA"
   std::string base_model_name_or_path;  // empty: unknown
-  std::string task_type;                // empty: unknown
   // The settings of its type in adapter_config.json, by PEFT's names, in the order for display.
   nlohmann::ordered_json settings;
   std::string learner;                 // which learner makes such adapters

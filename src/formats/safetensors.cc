@@ -6,6 +6,7 @@
 #include <functional>
 #include <utility>
 
+#include "base/directory.h"
 #include "base/error.h"
 #include "base/map_guard.h"
 #include "base/shell_word.h"
@@ -22,7 +23,6 @@ using nlohmann::json;
 
 constexpr size_t kPrefixBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
-constexpr const char* kMetadataKey = "__metadata__";
 
 struct DTypeSize {
   std::string_view name;
@@ -78,11 +78,13 @@ std::string_view header_text(const MappedFile& file) {
 }
 
 std::map<std::string, std::string> parse_metadata(const json& value, const std::string& where) {
-  if (!value.is_object()) fail(ErrorKind::model, "{}: {} is not an object", where, kMetadataKey);
+  if (!value.is_object()) {
+    fail(ErrorKind::model, "{}: {} is not an object", where, kSafetensorsMetadata);
+  }
   std::map<std::string, std::string> out;
   for (const auto& [key, text] : value.items()) {
     if (!text.is_string()) {
-      fail(ErrorKind::model, "{}: {} \"{}\" is not a string", where, kMetadataKey, key);
+      fail(ErrorKind::model, "{}: {} \"{}\" is not a string", where, kSafetensorsMetadata, key);
     }
     out[key] = text.get<std::string>();
   }
@@ -144,8 +146,7 @@ void check_coverage(const std::vector<SafetensorsEntry>& entries, std::span<cons
 // The files of a directory that end in .safetensors, by name.
 std::vector<fs::path> safetensors_in(const fs::path& directory) {
   std::vector<fs::path> paths;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
+  for (const fs::directory_entry& entry : entries_of(directory)) {
     if (entry.path().extension() == ".safetensors") paths.push_back(entry.path());
   }
   std::sort(paths.begin(), paths.end());
@@ -181,7 +182,7 @@ SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(path) {
   });
   const std::span<const uint8_t> data = file_.bytes().subspan(kPrefixBytes + text.size());
   for (const auto& [name, value] : header.items()) {
-    if (name == kMetadataKey) {
+    if (name == kSafetensorsMetadata) {
       metadata_ = parse_metadata(value, where);
     } else {
       entries_.push_back(parse_entry(name, value, where, data));

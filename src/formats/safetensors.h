@@ -18,6 +18,9 @@
 
 namespace jackscrew {
 
+// In a header, of what is no tensor.
+inline constexpr const char* kSafetensorsMetadata = "__metadata__";
+
 // Bytes per element of a safetensors dtype ("F32", "BF16", "F16", "I64" ...); 0 when it is unknown.
 int64_t safetensors_dtype_size(std::string_view dtype);
 

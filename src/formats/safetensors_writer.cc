@@ -26,10 +26,10 @@ int64_t spec_bytes(const SafetensorsSpec& spec) {
 std::string header_bytes(const std::vector<SafetensorsSpec>& tensors,
                          const SafetensorsMetadata& metadata) {
   json header = json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+  if (!metadata.empty()) header[kSafetensorsMetadata] = metadata;
   int64_t offset = 0;
   for (const SafetensorsSpec& spec : tensors) {
-    if (spec.name.empty() || header.contains(spec.name) || spec.name == "__metadata__") {
+    if (spec.name.empty() || header.contains(spec.name) || spec.name == kSafetensorsMetadata) {
       fail(ErrorKind::generic, "tensor name \"{}\" is reserved or declared twice", spec.name);
     }
     const int64_t end = checked_add(offset, spec_bytes(spec));

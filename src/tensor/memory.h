@@ -112,7 +112,6 @@ class Memory {
 
   void set_phase(const std::string& phase) { ledger_.phase = phase; }
   const Ledger& ledger() const { return ledger_; }
-  int64_t budget() const { return budget_; }
 
   // From here on allocate() is an error; see NoAllocation.
   void forbid_allocation(bool forbidden) { forbidden_ = forbidden; }

@@ -86,13 +86,13 @@ void write_patiently(const TrainConsole& console, const std::string& what, Outpu
 
 void write_elsewhere(ErrorKind kind, const Error& why,
                      const std::function<fs::path(const fs::path& directory)>& write_checkpoint) {
-  const fs::path directory = new_directory();
-  fs::path checkpoint;
+  fs::path directory, checkpoint;
   try {
+    directory = new_directory();
     checkpoint = write_checkpoint(directory);
   } catch (const Error& also) {
     std::error_code ignored;
-    fs::remove_all(directory, ignored);
+    if (!directory.empty()) fs::remove_all(directory, ignored);
     throw Error(why.kind(), fmt::format("{}, and {}", why.what(), also.what()), why.hint());
   }
   throw Error(kind,

@@ -21,6 +21,7 @@
 #include "base/file.h"
 #include "base/half.h"
 #include "base/philox.h"
+#include "base/temporary_place.h"
 #include "base/text.h"
 #include "tests/support/errors.h"
 
@@ -264,6 +265,7 @@ TEST_F(FileTest, WhatAKilledProcessLeftIsReplaced) {
     AtomicDirectory directory(directory_ / "out");
     EXPECT_TRUE(fs::is_empty(directory.path()));
     AtomicFile file(directory_ / "out.gguf");
+    EXPECT_TRUE(fs::is_empty(file.path()));
     write_text_atomic(directory.path() / "x", "1");
     FileWriter(file.path()).close();
     directory.commit();
@@ -271,6 +273,24 @@ TEST_F(FileTest, WhatAKilledProcessLeftIsReplaced) {
   }
   EXPECT_EQ(names(), (std::vector<std::string>{"out", "out.gguf"}));
   EXPECT_TRUE(fs::is_empty(directory_ / "out.gguf"));
+}
+
+TEST_F(FileTest, LargeTemporariesHaveAPlaceWhateverIsNamed) {
+  const char* const named = std::getenv("TMPDIR");
+  const std::string before = named == nullptr ? "" : named;
+  write_text_atomic(directory_ / "file", "1");
+  for (const char* there_is_none : {"missing", "file", "file/below"}) {
+    ::setenv("TMPDIR", (directory_ / there_is_none).c_str(), 1);
+    const fs::path place = large_temporary_directory();
+    EXPECT_TRUE(place == "/var/tmp" || place == "/tmp") << place;
+  }
+  ::setenv("TMPDIR", directory_.c_str(), 1);
+  EXPECT_EQ(large_temporary_directory(), directory_);
+  if (named == nullptr) {
+    ::unsetenv("TMPDIR");
+  } else {
+    ::setenv("TMPDIR", before.c_str(), 1);
+  }
 }
 
 TEST_F(FileTest, OnlyOneWritesToAnOutput) {

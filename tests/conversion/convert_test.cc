@@ -297,8 +297,6 @@ TEST_F(SlowConversion, ReplacesOnlyModelsAndOnlyWhenAsked) {
                  {"holds notes.txt"});
 }
 
-// What is in the file: tests/formats/gguf_adapter_test.cc; what llama.cpp makes of it:
-// script/parity.
 TEST_F(SlowConversion, WhatIsReadThroughLinksIsNotReplaced) {
   fs::create_directory(path("links"));
   for (const auto& entry : fs::directory_iterator(path("base"))) {
@@ -311,6 +309,8 @@ TEST_F(SlowConversion, WhatIsReadThroughLinksIsNotReplaced) {
   EXPECT_EQ(read_text(path("base") + "/model.safetensors"), before);
 }
 
+// What is in the file: tests/formats/gguf_adapter_test.cc; what llama.cpp makes of it:
+// script/parity.
 TEST_F(SlowConversion, AnAdapterByItselfAsGguf) {
   train_adapter("adapter");
   const std::string both = fmt::format("model={} adapter={} ", path("base"), path("adapter"));

@@ -10,6 +10,7 @@
 
 #include "conversion/column_order.h"
 #include "conversion/exl2_mixtures.h"
+#include "conversion/exl2_tile.h"
 #include "formats/hf_config.h"
 #include "tests/cli/run_program.h"
 #include "tests/conversion/layer.h"
@@ -210,6 +211,32 @@ TEST(Exl2Rounding, FilesAreReadAsTheSameValues) {
       EXPECT_EQ(source.find(layer.spec.name)->format->storage_bytes(rows, 288),
                 exl2_memory_bytes(layer.spec, rounded.matrix.groups));
     }
+  }
+}
+
+// What is booked covers the vectors that are there while tensors are made: their words, which have
+// no more bytes than they, included. Few columns leave those of the rounding the larger.
+TEST(Exl2Rounding, BooksAllItsVectors) {
+  for (const auto& [cols, mixture] : {std::pair<int64_t, Exl2Mixture>{288, {2, 2, 100, 32}},
+                                      {288, {8, 2, 5, 128}},
+                                      {32, {2, 2, 100, 32}}}) {
+    SCOPED_TRACE(fmt::format("{} columns, {}", cols, name_of(mixture)));
+    Exl2Layer layer(40, cols);
+    const Exl2Rounding rounded = layer.round(exl2_groups(mixture, cols));
+    const Exl2Matrix& matrix = rounded.matrix;
+    const auto booked = static_cast<size_t>(exl2_held_bytes(layer.spec, matrix.groups));
+    const size_t of_codes = matrix.codes.capacity() + matrix.scale_codes.capacity() +
+                            matrix.groups.capacity() * sizeof(Exl2Group);
+    size_t written = 0;
+    for (const TensorBytes& tensor : exl2_tensors(layer.spec, matrix)) {
+      written += tensor.bytes.capacity();
+    }
+    EXPECT_GE(booked, of_codes + matrix.column_order.capacity() * sizeof(int32_t) + 2 * written);
+    // Of rows: the largest magnitude, the code of each tried scale and the sum of errors.
+    const size_t of_rows = 40 * (sizeof(float) + kTriedScales + sizeof(double));
+    EXPECT_GE(booked, of_codes + of_rows + static_cast<size_t>(cols) * sizeof(float) +
+                          matrix.scale_max.capacity() * sizeof(f16) +
+                          rounded.group_errors.capacity() * sizeof(double));
   }
 }
 

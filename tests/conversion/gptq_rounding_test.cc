@@ -195,6 +195,27 @@ TEST(GptqRounding, FilesAreReadAsTheSameValues) {
   }
 }
 
+// What is booked covers the vectors that are there while codes are reordered, and while tensors are
+// made: their words, which have no more bytes than they, included.
+TEST(GptqRounding, BooksAllItsVectors) {
+  for (const GptqLayout& layout : kLayouts) {
+    SCOPED_TRACE(fmt::format("{} bits, groups of {}", layout.bits, layout.group_size));
+    GptqLayer layer(32, 288);
+    const GptqMatrix matrix = layer.round(layout);
+    const auto tensors = gptq_tensors(layer.spec, layout, matrix);
+    const size_t codes = matrix.codes.capacity();
+    const size_t groups = matrix.group_of.capacity() * sizeof(int32_t);
+    const size_t held =
+        codes + matrix.zeros.capacity() + matrix.scales.capacity() * sizeof(f16) + groups;
+    size_t written = 0;
+    for (const TensorBytes& tensor : tensors) written += tensor.bytes.capacity();
+    const auto booked = static_cast<size_t>(gptq_held_bytes(layer.spec, layout));
+    EXPECT_GE(booked, held + codes + 288 * sizeof(float));
+    EXPECT_GE(booked, held + 2 * written - groups);
+    EXPECT_LE(booked, held + std::max(codes + 288 * sizeof(float), 2 * written - groups));
+  }
+}
+
 // Inputs that are multiples of each other: the Hessian has rank 1.
 TEST(GptqRounding, SingularHessiansAreDamped) {
   GptqLayer layer(4, 64);

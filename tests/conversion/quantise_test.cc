@@ -249,6 +249,10 @@ TEST_F(SlowQuantise, RoundsToTheNearestWithoutDamping) {
         quantisation_settings(recipe, ConvertedModel(recipe), *make_gptq_rounder(recipe), {}, {});
     EXPECT_EQ(settings.contains("damp_percent"), how == "gptq");
   }
+  // No Hessian is inverted, so that fewer tokens than a layer has inputs do.
+  const std::string few = "sequence_len=16 calibration_sequences=1 ";
+  refused(few, 4, {"too few for layers of"});
+  EXPECT_EQ(answer(quantise("few", few + "rounding=nearest"))["calibration_tokens"], 16);
 }
 
 TEST_F(SlowQuantise, NamesTheWeightThatIsNotFinite) {
@@ -302,6 +306,9 @@ TEST(CalibrationText, IsSpreadOverTheData) {
   // Or sequences are too long for it: one of 100 tokens or two of 50 would do.
   expect_error(ErrorKind::data, "sequence_len=100", [&] { calibration_text(data, {3, 512}, 80); });
   expect_error(ErrorKind::data, "sequence_len=50", [&] { calibration_text(data, {3, 60}, 80); });
+  expect_error(ErrorKind::data, "0 tokens: too few | shorter sequences give enough", [&] {
+    calibration_text(data, {3, 512}, 1);
+  });
 }
 
 }  // namespace

@@ -154,6 +154,17 @@ TEST(StorageRounding, IsTheEncoderWhereNothingCompensates) {
   EXPECT_EQ(bytes, rows);
 }
 
+// Those of columns (order, place, cost, weight) and rows (error), beside blocks as many as
+// returned.
+TEST(StorageRounding, BooksAllItsVectors) {
+  for (const char* format : kRounded) {
+    StoredLayer layer(16, 512);
+    EXPECT_GE(storage_held_bytes(layer.spec, find_format(format)),
+              std::ssize(layer.round(format)) + 512 * (4 + 4 + 4 + 8) + 16 * 8)
+        << format;
+  }
+}
+
 TEST(StorageRounding, ZerosStayZeros) {
   for (const char* format : kRounded) {
     StoredLayer layer(2, 256);

@@ -160,6 +160,12 @@ TEST_F(Bitsandbytes, NamesWhatItCannotRead) {
     change(part(bad, suffix));
     return refused(bad);
   };
+  EXPECT_TRUE(mentions(with_state("nested_offset", 1e39), "nested_offset is 1e+39 beside scales"));
+  auto large = tensors(nf4_double_format());
+  change_state(large, "nested_offset", -2e38);
+  constexpr float kLargeScale = 2e38f;
+  std::memcpy(part(large, ".nested_absmax").bytes.data(), &kLargeScale, sizeof kLargeScale);
+  EXPECT_TRUE(mentions(refused(large), "nested_offset is -2e+38 beside scales of up to 2e+38"));
   const auto nudge = [](TensorBytes& tensor) { tensor.bytes[2] ^= 1; };
   EXPECT_TRUE(mentions(with_part(".quant_map", nudge), ".quant_map has "));
   EXPECT_TRUE(mentions(with_part(".nested_quant_map", nudge), ".nested_quant_map has "));

@@ -185,6 +185,9 @@ TEST_F(GgufLlama, NamesWhatIsNotLlama) {
                        "llama.rope.dimension_count = 16"));
   EXPECT_TRUE(mentions(with([](B& b) { b.u32("tokenizer.ggml.padding_token_id", 7); }),
                        "padding_token_id = 7 is not one of 7 tokens"));
+  // As of every other setting, the file that has it is named.
+  EXPECT_TRUE(mentions(with([](B& b) { b.f32("llama.rope.scaling.factor", -1.0f); }),
+                       "bad.gguf: model config: rope factor = -1"));
   const std::string floats(256, '\0');
   for (const char* name :
        {"blk.0.attn_q.bias", "blk.1.attn_norm.weight", "blk.00.attn_norm.weight",

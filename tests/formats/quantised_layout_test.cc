@@ -259,21 +259,37 @@ TEST_F(QuantisedLayout, HoldsCompressedTensorsToTheirConfiguration) {
                        "but tensor a.weight_g_idx is missing"));
   EXPECT_TRUE(mentions(with("packed_4", weights("\"group_size\": 64")),
                        "96 columns do not divide into 3 groups of 64"));
+  // Three groups of 96 columns are also 40, 40 and 16.
+  const auto expect_of_40_not_32 = [&](const std::vector<float>& even) {
+    const std::vector<float> uneven = loaded();
+    bool differs = false;
+    for (size_t i = 0; i < even.size(); ++i) {
+      const size_t column = i % 96;
+      if (column / 32 == column / 40) {
+        EXPECT_EQ(uneven[i], even[i]) << i;
+      } else {
+        differs = differs || uneven[i] != even[i];
+      }
+    }
+    EXPECT_TRUE(differs);
+  };
   accept("packed_4", weights("\"actorder\": \"weight\", \"group_size\": 32"));
   const std::vector<float> even = loaded();
-  // Three groups of 96 columns are also 40, 40 and 16.
   accept("packed_4", weights("\"group_size\": 40"));
-  const std::vector<float> uneven = loaded();
-  bool differs = false;
-  for (size_t i = 0; i < even.size(); ++i) {
-    const size_t column = i % 96;
-    if (column / 32 == column / 40) {
-      EXPECT_EQ(uneven[i], even[i]) << i;
-    } else {
-      differs = differs || uneven[i] != even[i];
-    }
-  }
-  EXPECT_TRUE(differs);
+  expect_of_40_not_32(even);
+  const auto change_fp8 = [&](int64_t size) {
+    change_config("fp8_groups", "\"num_bits\"",
+                  fmt::format("\"group_size\": {}, \"num_bits\"", size));
+  };
+  change_fp8(64);
+  EXPECT_TRUE(mentions(load_error(), "96 columns do not divide into 3 groups of 64"));
+  change_fp8(32);
+  const std::vector<float> even_fp8 = loaded();
+  change_fp8(40);
+  expect_of_40_not_32(even_fp8);
+  // A scale for each row is of no group.
+  change_config("fp8_rows", "\"num_bits\"", "\"group_size\": 32, \"num_bits\"");
+  EXPECT_FALSE(loaded().empty());
   // A group of layers that are stored otherwise says nothing of blocks.
   const SafetensorsSource blocks(golden("fp8_blocks"));
   change_config("fp8_blocks", "\"group_0\"",

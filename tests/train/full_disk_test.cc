@@ -1,8 +1,10 @@
 // A disk that becomes full while a run lasts, through the program.
 #include "base/directory.h"
 #include "report/growing_file.h"
+#include "tests/support/errors.h"
 #include "tests/support/small_disk.h"
 #include "tests/support/tiny_run.h"
+#include "train/saving.h"
 
 namespace jackscrew {
 namespace {
@@ -105,6 +107,16 @@ TEST_F(SlowFullDisk, ACheckpointIsLeftWhereOneFits) {
   }
   tiny_.must_train("disk/run", settings + "resume=" + checkpoint.string());
   EXPECT_TRUE(tiny_.text("whole/model.safetensors") == tiny_.text("disk/run/model.safetensors"));
+}
+
+// Whatever is wrong with the other place, the first reason is told, too.
+TEST(WriteElsewhere, SaysBothReasons) {
+  ::setenv("TMPDIR", "/proc", 1);  // nobody may make a directory there, root included
+  expect_message(ErrorKind::generic, "the disk is full, and cannot create /proc/jackscrew-", [] {
+    write_elsewhere(ErrorKind::interrupted, Error(ErrorKind::generic, "the disk is full"),
+                    [](const fs::path& directory) { return directory; });
+  });
+  ::unsetenv("TMPDIR");
 }
 
 // The states of the last step make room for the best only once they are saved, and a result of the

@@ -6,7 +6,6 @@
 #include <functional>
 #include <utility>
 
-#include "base/directory.h"
 #include "base/error.h"
 #include "base/map_guard.h"
 #include "base/shell_word.h"
@@ -146,7 +145,8 @@ void check_coverage(const std::vector<SafetensorsEntry>& entries, std::span<cons
 // The files of a directory that end in .safetensors, by name.
 std::vector<fs::path> safetensors_in(const fs::path& directory) {
   std::vector<fs::path> paths;
-  for (const fs::directory_entry& entry : entries_of(directory)) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
     if (entry.path().extension() == ".safetensors") paths.push_back(entry.path());
   }
   std::sort(paths.begin(), paths.end());

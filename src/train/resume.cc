@@ -30,12 +30,6 @@ OptionSet saved_options(const fs::path& directory, const OptionSet& options) {
   return saved;
 }
 
-// Whether evaluations decide what becomes the result.
-bool evaluations_decide(const OptionSet& options) {
-  return options.boolean("load_best_model_at_end") ||
-         options.integer("early_stopping_patience") > 0;
-}
-
 // Whether the result of one of the two runs depends on an option.
 bool counts(const OptionSpec& option, const OptionSet& then, const OptionSet& now) {
   const std::string_view name = option.name;
@@ -59,6 +53,11 @@ std::string shown(const OptionValue& value) {
 }
 
 }  // namespace
+
+bool evaluations_decide(const OptionSet& options) {
+  return options.boolean("load_best_model_at_end") ||
+         options.integer("early_stopping_patience") > 0;
+}
 
 std::string OptionChange::text(const std::string& when) const {
   return fmt::format("{} was {} {} and is {} now", name, before, when, now);

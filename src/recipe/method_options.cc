@@ -100,8 +100,7 @@ std::span<const OptionSpec> method_options() {
        .type = text,
        .default_text = "auto",
        .help = kWords.products_help.c_str(),
-       .choices = kWords.products.c_str(),
-       .affects_result = false},  // checkpoints record the one that was used
+       .choices = kWords.products.c_str()},
       {.name = "product_exclude",
        .type = list,
        .default_text = "",

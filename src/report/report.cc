@@ -286,14 +286,22 @@ class Report {
         counted(std::ssize(all), "matrix", "matrices"), rows);
   }
 
+  // Those of the present result: a run that writes another removes them. Each as it was written
+  // last.
   std::string exports() const {
+    std::map<std::string, const json*> present;  // by path
+    for (const json& event : events_) {
+      const std::string kind = text(event, "event");
+      if (kind == "end") present.clear();
+      if (kind == "export") present[text(event, "path")] = &event;
+    }
+    if (present.empty()) return {};
     std::string rows;
-    each("export", [&](double, const json& event) {
+    for (const auto& [path, event] : present) {
       rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-                          html_text(text(event, "format")), html_text(text(event, "path")),
-                          human_bytes(static_cast<int64_t>(number(event, "bytes").value_or(0))));
-    });
-    if (rows.empty()) return {};
+                          html_text(text(*event, "format")), html_text(path),
+                          human_bytes(static_cast<int64_t>(number(*event, "bytes").value_or(0))));
+    }
     return "<h2>Exports</h2>\n<table class=\"facts\">\n" + rows + "</table>\n";
   }
 

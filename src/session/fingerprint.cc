@@ -98,6 +98,19 @@ int64_t checksum_bytes(const ModelFiles& files) {
   return bytes;
 }
 
+std::string start_fingerprint(const fs::path& adapter, const std::string& original_model) {
+  std::string text;
+  if (!adapter.empty()) {
+    const MappedFile weights(adapter / kPeftWeightsFile);
+    text += fmt::format(", adapter {:08x}", crc32c(weights.bytes()));
+  }
+  if (!original_model.empty()) {
+    text +=
+        fmt::format(", original model {:08x}", model_fingerprint(open_model(original_model), {}));
+  }
+  return text;
+}
+
 uint32_t tokenizer_fingerprint(const Tokenizer& tokenizer) {
   const TokenizerData& data = tokenizer.data();
   return crc32c(to_tokenizer_json(data) + fmt::format("{} {} {} {} {}", data.bos, data.eos,

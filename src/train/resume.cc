@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/shell_word.h"
+#include "products/product.h"
 #include "recipe/recipe_file.h"
 #include "recipe/record_options.h"
 #include "report/event_log.h"
@@ -29,12 +30,6 @@ OptionSet saved_options(const fs::path& directory, const OptionSet& options) {
   return saved;
 }
 
-// Whether evaluations decide what becomes the result.
-bool evaluations_decide(const OptionSet& options) {
-  return options.boolean("load_best_model_at_end") ||
-         options.integer("early_stopping_patience") > 0;
-}
-
 // Whether the result of one of the two runs depends on an option.
 bool counts(const OptionSpec& option, const OptionSet& then, const OptionSet& now) {
   const std::string_view name = option.name;
@@ -45,11 +40,24 @@ bool counts(const OptionSpec& option, const OptionSet& then, const OptionSet& no
   return option.affects_result;
 }
 
+// Whether two values of an option give the same result.
+bool same_for_result(const OptionValue& then, const OptionValue& now) {
+  if (std::string_view(now.spec.name) == "product") {  // auto is one of the others
+    return &find_product(then.text) == &find_product(now.text);
+  }
+  return same_value(then, now);
+}
+
 std::string shown(const OptionValue& value) {
   return value.text.empty() ? "not set" : value.text;
 }
 
 }  // namespace
+
+bool evaluations_decide(const OptionSet& options) {
+  return options.boolean("load_best_model_at_end") ||
+         options.integer("early_stopping_patience") > 0;
+}
 
 std::string OptionChange::text(const std::string& when) const {
   return fmt::format("{} was {} {} and is {} now", name, before, when, now);
@@ -61,7 +69,7 @@ std::vector<OptionChange> changed_options(const fs::path& directory, const Optio
   for (const OptionValue& value : options.values()) {
     if (!options.tables()[value.table].saved || !counts(value.spec, saved, options)) continue;
     const OptionValue& before = *saved.find(value.spec.name);
-    if (same_value(before, value)) continue;
+    if (same_for_result(before, value)) continue;
     changes.push_back({value.spec.name, shown(before), shown(value)});
   }
   return changes;
@@ -71,11 +79,10 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
                                          const OptionSet& options) {
   std::vector<std::string> warnings;
   const CheckpointInfo then = read_checkpoint_info(checkpoint);
-  if (then.version != now.version || then.isa != now.isa || then.product != now.product) {
+  if (then.version != now.version || then.isa != now.isa) {
     warnings.push_back(fmt::format(
-        "{} was written by version {} on {} with product {}; the run continues, but not "
-        "with the same bits",
-        checkpoint.string(), then.version, then.isa, then.product));
+        "{} was written by version {} on {}; the run continues, but not with the same bits",
+        checkpoint.string(), then.version, then.isa));
   }
   const std::vector<OptionChange> changes = changed_options(checkpoint, options);
   for (const OptionChange& change : changes) {

@@ -12,6 +12,9 @@ namespace jackscrew {
 // The argument `when` of OptionChange::text().
 inline constexpr const char* kCheckpointTime = "when the checkpoint was written";
 
+// Whether evaluations decide what becomes the result.
+bool evaluations_decide(const OptionSet& options);
+
 struct OptionChange {
   std::string name;
   std::string before, now;  // its values, as text

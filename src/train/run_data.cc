@@ -38,7 +38,8 @@ RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Token
   const std::vector<DataPlace> eval_places = data_places(recipe.eval_data);
   data.train = load(places, DataPart::train, "train");
   data.inputs = {data.train.fingerprint(),
-                 inputs_fingerprint(files, tokenizer, options.examples.format)};
+                 inputs_fingerprint(files, tokenizer, options.examples.format) +
+                     start_fingerprint(recipe.adapter, original_model(recipe))};
   warn_of_data(places, DataPart::train, data.train.stats(), TargetUse::learned);
   if (!recipe.has_evaluation()) warn_of_unused_evaluation(places);
   if (options.examples.format.uses_clock() && !recipe.chat_date) {

@@ -13,7 +13,7 @@ namespace jackscrew {
 // What a run reads, by which it is told from another of the same recipe.
 struct RunInputs {
   std::string data;           // Dataset::fingerprint() of the training data
-  std::string model;          // inputs_fingerprint()
+  std::string model;          // inputs_fingerprint() and start_fingerprint()
   std::string held_out = {};  // of the evaluation's data; empty: none
 };
 

@@ -40,6 +40,7 @@ RunInputs logged_inputs(const std::vector<nlohmann::json>& events) {
     read("data_fingerprint", inputs.data);
     read("model_fingerprint", inputs.model);
   }
+  inputs.held_out = held_out_fingerprint(events);
   return inputs;
 }
 
@@ -133,6 +134,14 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
   };
   compare("data were", ended.inputs.data, inputs.data, ErrorKind::data);
   compare("model had", ended.inputs.model, inputs.model, ErrorKind::model);
+  // Other texts may find another evaluation the best, and another end. A longer run may go on with
+  // them: its evaluations are compared with one another alone.
+  const std::string& held_out = ended.inputs.held_out;
+  if (evaluations_decide(recipe.options) && !held_out.empty() && held_out != inputs.held_out) {
+    if (changes.texts.empty()) kind = ErrorKind::data;
+    changes.texts.push_back(
+        fmt::format("the held-out data were {} then and {} now", held_out, inputs.held_out));
+  }
   if (changes.texts.empty()) {
     const char* more = ended.step < total_steps ? "give a larger early_stopping_patience"
                                                 : "give a larger max_steps or num_train_epochs";

@@ -184,6 +184,25 @@ TEST(Report, CountsTheTimeOfTraining) {
   EXPECT_EQ(render_report("run", events, "").find(told + "in training"), std::string::npos);
 }
 
+// A run that goes on removes what was exported of the result before.
+TEST(Report, ListsTheExportsOfThePresentResult) {
+  const json end = {{"event", "end"}, {"step", 2}};
+  const json exported = {{"event", "export"}, {"step", 2}, {"path", "exports/m.gguf"}};
+  const auto listed = [](const std::vector<json>& events) {
+    return count(render_report("run", events, ""), "exports/m.gguf");
+  };
+  std::vector<json> events = {{{"event", "start"}, {"step", 0}}, end, exported};
+  EXPECT_EQ(listed(events), 1);
+  events.push_back(exported);  // somebody had removed it
+  EXPECT_EQ(listed(events), 1);
+  events.push_back({{"event", "start"}, {"step", 2}});
+  EXPECT_EQ(listed(events), 1) << "it is still there";
+  events.push_back(end);
+  EXPECT_EQ(listed(events), 0);
+  events.push_back(exported);
+  EXPECT_EQ(listed(events), 1);
+}
+
 TEST(Report, TakesALogOfAnyKind) {
   for (const std::vector<json>& events :
        {std::vector<json>{}, std::vector<json>{json{{"event", 3}, {"step", 0}}},

@@ -20,7 +20,8 @@ TEST(SlowResult, AFinishedRunSaysSo) {
   const std::string settings = "max_steps=4 method=full ";
   tiny.must_train("out", settings);
   const auto before = contents(tiny.path("out"));
-  for (const char* more : {"", "threads=2 logging_steps=3", "resume=never", "save_steps=2"}) {
+  for (const char* more :
+       {"", "threads=2 logging_steps=3", "resume=never", "save_steps=2", "product=f32"}) {
     const Outcome again = run(tiny.train("out", settings + more) + " 2>&1");
     EXPECT_EQ(again.exit_code, 0) << again.out;
     EXPECT_TRUE(says(again, "has the result of this recipe, 4 steps; nothing to do")) << again.out;
@@ -70,6 +71,10 @@ TEST(SlowResult, AnotherRecipeReplacesNothing) {
   const Outcome other = run(tiny.train("out", "max_steps=4 method=lora") + " 2>&1");
   EXPECT_EQ(other.exit_code, 2) << other.out;
   EXPECT_TRUE(says(other, "learner was full then and is lora now")) << other.out;
+  EXPECT_UNCHANGED(tiny, before);
+  const Outcome product = run(tiny.train("out", "max_steps=4 method=full product=int4") + " 2>&1");
+  EXPECT_EQ(product.exit_code, 2) << product.out;
+  EXPECT_TRUE(says(product, "product was auto then and is int4 now")) << product.out;
   EXPECT_UNCHANGED(tiny, before);
   // Without a checkpoint of its end it would begin anew.
   const Outcome longer = run(tiny.train("out", "max_steps=6 method=full") + " 2>&1");

@@ -276,22 +276,23 @@ TEST(SlowResumeRules, AChangedRecipeIsNamedWhereTheResultDependsOnIt) {
     return outcome.out;
   };
   EXPECT_EQ(said(""), "");
-  EXPECT_EQ(
-      said(
-          "learning_rate=0.0001 threads=2 device_memory=1GiB gradient_checkpointing=true "
-          "logging_steps=3 save_steps=1 save_total_limit=7 eval_steps=1 overwrite=true eval_data=" +
-          tiny.eval_data() + " resume=" + tiny.path("out/checkpoint-2").string()),
-      "");
+  EXPECT_EQ(said("learning_rate=0.0001 threads=2 device_memory=1GiB gradient_checkpointing=true "
+                 "product=f32 logging_steps=3 save_steps=1 save_total_limit=7 eval_steps=1 "
+                 "overwrite=true eval_data=" +
+                 tiny.eval_data() + " resume=" + tiny.path("out/checkpoint-2").string()),
+            "");
   const auto line = [](const std::string& name, const std::string& then, const std::string& now) {
     return "jackscrew: warning: " + name + " was " + then +
            " when the checkpoint was written and is " + now +
            " now; continuing with the new value\n";
   };
-  const std::string changed = "max_steps=6 learning_rate=3e-05 packing=false lora_alpha=3 ";
+  const std::string changed =
+      "max_steps=6 learning_rate=3e-05 packing=false lora_alpha=3 product=int4 ";
   const std::string replacing = " overwrite=true resume=" + tiny.path("out/checkpoint-4").string();
   EXPECT_EQ(said(changed + replacing),
-            line("packing", "true", "false") + line("max_steps", "4", "6") +
-                line("learning_rate", "0.0001", "3e-05") + line("lora_alpha", "auto", "3"));
+            line("packing", "true", "false") + line("product", "f32", "int4") +
+                line("max_steps", "4", "6") + line("learning_rate", "0.0001", "3e-05") +
+                line("lora_alpha", "auto", "3"));
   // Now it is the recipe of the newest checkpoint.
   EXPECT_EQ(said(changed), "");
 }

@@ -132,9 +132,17 @@ TEST(RunWatchProgram, EvaluationsOfOtherDataAreNotCompared) {
   EXPECT_EQ(tiny.events("out", "eval").size(), 10u);  // 5 of each, the new ones from step 8 on
   EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));
   EXPECT_EQ(resume(hard_data).find(warning), std::string::npos);
-  const std::string finished = resume(easy_data);
-  EXPECT_NE(finished.find(warning), std::string::npos) << finished;
-  EXPECT_NE(finished.find("nothing to do"), std::string::npos) << finished;
+  // What they have chosen is not what others would choose.
+  const Outcome refused = run(tiny.train("out", settings + "16" + easy_data) + " 2>&1");
+  EXPECT_EQ(refused.exit_code, 4) << refused.out;
+  EXPECT_NE(refused.out.find("the held-out data were "), std::string::npos) << refused.out;
+  // Where they choose nothing, the result is the same.
+  tiny.must_train("plain", "method=full max_steps=1" + hard_data);
+  const Outcome finished =
+      run(tiny.train("plain", "method=full max_steps=1" + easy_data) + " 2>&1");
+  EXPECT_EQ(finished.exit_code, 0) << finished.out;
+  EXPECT_NE(finished.out.find(warning), std::string::npos) << finished.out;
+  EXPECT_NE(finished.out.find("nothing to do"), std::string::npos) << finished.out;
 }
 
 TEST(RunWatchProgram, GivesUpWhenTheLossStaysHigh) {

@@ -78,7 +78,8 @@ std::vector<FileState> states_in_files(const StateSource& states) {
   return files;
 }
 
-// Writes the file of a state that lies in another process; returns the checksum of its values.
+// Writes the file of a state of several ranks, whichever holds it; returns the checksum of its
+// values.
 uint32_t copy_file(const FileState& file, const fs::path& to) {
   Crc32c crc;
   FileWriter out(to);
@@ -93,7 +94,8 @@ uint32_t copy_file(const FileState& file, const fs::path& to) {
   return crc.value();
 }
 
-// Fills masters/ with the states that lie in files, and computes their checksums.
+// Fills masters/ with the states that lie in files, by links or, of several ranks, by copies, and
+// computes their checksums.
 void link_files(const fs::path& directory, std::vector<FileState>& files) {
   if (!files.empty()) make_directories(directory / kMasters);
   for (FileState& file : files) {

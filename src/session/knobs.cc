@@ -90,6 +90,15 @@ void add_learner_knobs(const Recipe& recipe, std::vector<Knob>& knobs) {
   }
 }
 
+// The settings for a method with the learner of the same name. A learner that was given, as every
+// run's recipe.yaml gives one, goes before the method's own and has to be replaced.
+std::string settings_for(const char* method, const OptionSet& options) {
+  std::string settings = fmt::format("method={}", method);
+  const bool is_given = !options.origin("learner").starts_with("method ");
+  if (is_given) settings += fmt::format(" learner={}", method);
+  return settings;
+}
+
 }  // namespace
 
 std::vector<Knob> knobs_of(const Recipe& recipe) {
@@ -102,12 +111,14 @@ std::vector<Knob> knobs_of(const Recipe& recipe) {
 std::vector<Position> other_methods(const Recipe& recipe, const ModelFiles& files) {
   std::vector<Position> methods;
   if (recipe.learner == "full") {
-    methods.push_back({"method=rotary", "all weights learn, a few at a time", kOtherMethod});
+    methods.push_back({settings_for("rotary", recipe.options), "all weights learn, a few at a time",
+                       kOtherMethod});
   }
   // Adapters are of no use beside random weights.
   const bool learned = !recipe.random_init && files.source != nullptr;
   if (learned && recipe.learner != "lora") {
-    methods.push_back({"method=lora", "learns an adapter, not the model", kOtherMethod});
+    methods.push_back(
+        {settings_for("lora", recipe.options), "learns an adapter, not the model", kOtherMethod});
   }
   return methods;
 }

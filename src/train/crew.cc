@@ -327,10 +327,9 @@ void Crew::restored() {
   });
 }
 
-// A full disk ends no run.
+// Of several ranks, checkpoints have copies: no master's own file gets a second name.
 void Crew::reserve_master_files() {
-  send_all(Command::reserve_masters);
-  begin_together([&] { session_->reserve_master_files(); });
+  if (is_alone()) session_->reserve_master_files();
 }
 
 std::string Crew::non_finite_parameter() {

@@ -57,7 +57,7 @@ class Crew : public ResultSource {
   std::vector<LearnerEvent> take_events();
   void learner_restored();
   void restored();
-  void reserve_master_files();
+  void reserve_master_files();  // where this rank is alone
   std::string non_finite_parameter();
 
   nlohmann::json adapter() override;

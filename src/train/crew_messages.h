@@ -30,7 +30,6 @@ enum class Command : uint8_t {
   write_state,       // name, size; pieces follow
   learner_restored,  //
   restored,          //
-  reserve_masters,   //
   non_finite,        // answers with a name
   take_events,       // answers
   list_weights,      // answers
@@ -55,7 +54,7 @@ Ledger get_ledger(MessageReader& in);
 struct RankFailure {
   RankFailure(const Error& why, bool disk_is_full) : error(why), is_full_disk(disk_is_full) {}
   explicit RankFailure(const std::exception& exception);
-  // Throws FullDisk again where it was one, for which rank 0 may wait.
+  // Throws FullDisk again where it was one.
   [[noreturn]] void raise() const;
 
   Error error;

@@ -83,8 +83,6 @@ class Worker {
         return session_->learner_restored();
       case Command::restored:
         return session_->restored();
-      case Command::reserve_masters:
-        return try_to([&](MessageWriter&) { session_->reserve_master_files(); });
       case Command::non_finite:
         return answer(MessageWriter().put(session_->non_finite_parameter()));
       case Command::take_events:

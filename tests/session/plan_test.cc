@@ -124,6 +124,20 @@ TEST(Plan, AdvisesNothingNeedless) {
   FAIL() << "rotary saves nothing";
 }
 
+// As in every run's recipe.yaml. Appended to the command, the advice gives what it says.
+TEST(Plan, AdvisesAnotherMethodOverALearnerThatIsGiven) {
+  const ModelFiles files = open_model("llama-60m");
+  std::vector<std::string> settings = {"model=llama-60m", "init=random", "learner=full"};
+  const Recipe recipe = make_recipe(settings);
+  const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
+  const std::vector<Advice> all = memory_advice(recipe, files, plan);
+  const auto rotary = std::ranges::find(all, "method=rotary learner=rotary", &Advice::settings);
+  ASSERT_NE(rotary, all.end());
+  settings.insert(settings.end(), {"method=rotary", "learner=rotary"});
+  const Recipe changed = make_recipe(settings);
+  EXPECT_EQ(Session::rehearse(changed, files, training_use(changed)).ledger.peak, rotary->device);
+}
+
 // Full training keeps a gradient of every weight, unless weights are updated within backward.
 TEST(Plan, AdvisesToUpdateWithinBackward) {
   const ModelFiles files = open_model("llama-60m");

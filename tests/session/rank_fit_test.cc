@@ -88,6 +88,24 @@ TEST(SlowRankFit, FitsRanksToABudget) {
   EXPECT_THROW(fit(3, {"device_memory=64GiB", "pipeline_stages=2"}), Error);
 }
 
+// The recipe.yaml of a run spells out every option, its one lane and its one stage among them.
+TEST(RankFit, ADefaultThatAFileSpellsOutIsNoWish) {
+  const ModelFiles files = open_model("llama-9m");
+  const auto fit = [&](const std::string& origin) {
+    OptionSet options = make_recipe({"model=llama-9m", "init=random", "method=full",
+                                     "sequence_len=64", "device_memory=64GiB"})
+                            .options;
+    options.set("pipeline_stages", "1", origin);
+    options.set("data_parallel", "1", origin);
+    return fastest_fit(resolve_recipe(std::move(options), method_tables()), files, 2);
+  };
+  const auto stages = fit("recipe.yaml:3");
+  ASSERT_TRUE(stages);
+  EXPECT_TRUE(stages->settings.starts_with("pipeline_stages=2 data_parallel=1"))
+      << stages->settings;
+  EXPECT_THROW(fit(kCommandLine), Error);
+}
+
 // What is advised to a rank that does not fit is measured on its own part of the run.
 TEST(RankFit, ARankIsAdvisedAsTheRankThatItIs) {
   const ModelFiles files = open_model("llama-9m");

@@ -19,15 +19,11 @@
 
 namespace jackscrew {
 
-// Trains by `text`, the settings of a recipe, on so many ranks. What rank 0 throws is thrown here.
-inline void train_on_ranks(const std::string& text, int ranks, const LinkModel& link = {}) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> nowhere(std::fopen("/dev/null", "w"),
-                                                                std::fclose);
-  TrainConsole console;
-  console.out = nowhere.get();
-  console.style.quiet = true;
-  const Recipe recipe = make_recipe(settings_of(text));
-  if (ranks == 1) return train(recipe, console);
+// Calls first(transport) as rank 0 of so many, null where it is alone; the others serve it until it
+// dismisses them. What it throws is thrown here.
+template <class First>
+void on_ranks(int ranks, const LinkModel& link, const First& first) {
+  if (ranks == 1) return first(nullptr);
   const auto transports = make_in_process(ranks, link);
   std::vector<std::thread> threads;
   for (int rank = 1; rank < ranks; ++rank) {
@@ -46,7 +42,7 @@ inline void train_on_ranks(const std::string& text, int ranks, const LinkModel& 
   }
   std::optional<Error> failure;
   try {
-    train(recipe, console, transports[0].get());
+    first(transports[0].get());
   } catch (const std::exception& exception) {
     failure = error_of(exception);
     try {
@@ -56,6 +52,17 @@ inline void train_on_ranks(const std::string& text, int ranks, const LinkModel& 
   }
   for (std::thread& thread : threads) thread.join();
   if (failure) throw Error(*failure);
+}
+
+// Trains by `text`, the settings of a recipe, on so many ranks. What rank 0 throws is thrown here.
+inline void train_on_ranks(const std::string& text, int ranks, const LinkModel& link = {}) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> nowhere(std::fopen("/dev/null", "w"),
+                                                                std::fclose);
+  TrainConsole console;
+  console.out = nowhere.get();
+  console.style.quiet = true;
+  const Recipe recipe = make_recipe(settings_of(text));
+  on_ranks(ranks, link, [&](Transport* transport) { train(recipe, console, transport); });
 }
 
 // What a run leaves that any number of ranks must leave, by name: its files but those that tell of

@@ -14,6 +14,7 @@
 #include "tests/support/paths.h"
 #include "tests/support/tiny_run.h"
 #include "tests/support/worse.h"
+#include "train/crew.h"
 #include "train/crew_messages.h"
 #include "train/run_start.h"
 
@@ -65,7 +66,7 @@ class LostAtTheEnd : public Transport {
   std::string host_ = "here";
 };
 
-// Rank 0 waits for room on the disk of another rank as for room on its own.
+// A full disk of another rank is told apart as this one's own is.
 TEST(Crew, AFailureStaysOneOfAFullDisk) {
   const auto told = [](const std::optional<RankFailure>& failure) {
     MessageWriter out;
@@ -111,6 +112,37 @@ TEST(Crew, ARankLostAfterTheResultLeavesItWhole) {
     EXPECT_NE(error.hint().find("for the exports"), std::string::npos) << error.hint();
   }
   EXPECT_TRUE(fs::exists(tiny.path("out/model.safetensors")));
+}
+
+// Checkpoints of several have copies of masters, whose files get no second name.
+TEST(Crew, OneRankAloneHoldsRoomForAllMasters) {
+  const TinyRun tiny("crew_room");
+  for (const int ranks : {1, 2}) {
+    const fs::path output = tiny.path(fmt::format("out{}", ranks));
+    fs::create_directories(output);
+    const Recipe recipe = make_recipe(
+        settings_of(tiny.settings("output_dir=" + output.string() +
+                                  " method=rotary master=mmap active_params=50% data_parallel=2")));
+    const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
+    const auto count = [&] {
+      int of_files = 0;
+      for (const auto& entry : fs::recursive_directory_iterator(output)) {
+        of_files += entry.is_regular_file() ? 1 : 0;
+      }
+      return of_files;
+    };
+    on_ranks(ranks, {}, [&](Transport* transport) {
+      Crew crew(recipe, files, transport, recipe.to_yaml());
+      ProgressStyle quiet;
+      quiet.quiet = true;
+      crew.load(crew.rehearse(), quiet);
+      const int before = count();
+      EXPECT_GE(before, ranks);
+      crew.reserve_master_files();
+      EXPECT_EQ(count() > before, ranks == 1);
+      dismiss(transport);
+    });
+  }
 }
 
 class SlowCrewTest : public ::testing::TestWithParam<const char*> {};

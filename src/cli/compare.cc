@@ -14,6 +14,7 @@
 #include "formats/peft.h"
 #include "model/weights.h"
 #include "report/comparison_page.h"
+#include "session/adapter.h"
 #include "session/loading.h"
 #include "session/plan.h"
 
@@ -109,7 +110,7 @@ void print_table(const std::vector<ComparedModel>& models, int64_t tokens) {
 }
 
 int compare(const Recipe& given) {
-  Recipe recipe = given;
+  Recipe recipe = without_training(given);
   if (recipe.operands.size() < 2) {
     throw Error(ErrorKind::usage, "compare needs two models or more",
                 "jackscrew compare MODEL MODEL eval_data=FILE");

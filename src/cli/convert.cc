@@ -19,7 +19,8 @@ namespace jackscrew {
 namespace {
 
 // The recipe with which a model is measured.
-Recipe measuring(Recipe recipe, const ConvertedModel& model) {
+Recipe measuring(const Recipe& given, const ConvertedModel& model) {
+  Recipe recipe = without_training(given);
   recipe.storage = "keep";  // the option describes what is written
   settle_lengths(recipe, model.base);
   return recipe;

@@ -82,7 +82,7 @@ std::vector<Dataset> load_scored(const Recipe& recipe, const HeldOut& scored,
 }
 
 int score(const Recipe& given) {
-  Recipe recipe = with_adapter_options(given);
+  Recipe recipe = without_training(with_adapter_options(given));
   recipe.options.require("model", "eval");
   const HeldOut scored = held_out(recipe);
   const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);

@@ -61,7 +61,7 @@ void check_output_is_not_read(const Recipe& recipe) {
 }
 
 int write_logits(const Recipe& given) {
-  Recipe recipe = with_adapter_options(given);
+  Recipe recipe = without_training(with_adapter_options(given));
   for (const char* option : {"model", "data", "output"}) recipe.options.require(option, "logits");
   check_output_is_not_read(recipe);
   check_output_file(recipe);

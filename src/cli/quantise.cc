@@ -102,7 +102,7 @@ Recipe run_over(const Recipe& recipe, const ModelFiles& files) {
 // The recipe of a session that scores either model. A device_memory and a product that are a
 // training run's say nothing of it.
 Recipe scoring(const Recipe& recipe, const ModelFiles& files) {
-  Recipe score = run_over(calibrating(recipe), files);
+  Recipe score = run_over(without_training(calibrating(recipe)), files);
   if (rate_fits_a_run(recipe.options)) score.device_memory.reset();
   return score;
 }
@@ -331,7 +331,7 @@ int quantise(const Recipe& given, const std::string& command) {
   const CalibrationSize size = calibration_size(recipe, files.config);
   // Texts have the template beside the adapter, as the written model will.
   const auto reading = [&](int64_t sequence_len) {
-    Recipe read = recipe;
+    Recipe read = without_training(recipe);
     read.sequence_len = sequence_len;
     settle_lengths(read, files);
     return read;

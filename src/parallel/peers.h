@@ -28,7 +28,6 @@ class Peers {
   // able to read `memory`.
   void reserve(Memory& memory, int64_t gradient_elements);
 
-  const Layout& layout() const { return layout_; }
   int stage() const { return layout_.stage_of(rank_); }
   int replica() const { return layout_.replica_of(rank_); }
   bool is_first() const { return stage() == 0; }

@@ -258,6 +258,11 @@ Recipe with_adapter_options(Recipe recipe) {
   return recipe;
 }
 
+Recipe without_training(Recipe recipe) {
+  if (recipe.adapter.empty()) recipe.learner = "frozen";
+  return recipe;
+}
+
 Recipe without_adapters(Recipe recipe) {
   recipe.adapter.clear();
   recipe.adapters.clear();

@@ -45,6 +45,9 @@ void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter);
 // other values, or has several adapters; Error(model) where the adapter cannot be read.
 Recipe with_adapter_options(Recipe recipe);
 
+// The recipe for a command that does not train: its sessions have a learner only with an adapter.
+Recipe without_training(Recipe recipe);
+
 // The recipe for its model alone, or for one that its adapters are merged into.
 Recipe without_adapters(Recipe recipe);
 

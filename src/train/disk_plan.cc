@@ -84,7 +84,7 @@ CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files,
 }
 
 DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
-                   int64_t total_steps) {
+                   int64_t total_steps, const CheckpointInfo* info) {
   const int64_t steps = total_steps > 0 ? total_steps : kPlannedSteps;
   const auto session = Session::planned(recipe, files, training_use(recipe));
   session->learner().begin_run(steps);
@@ -92,8 +92,9 @@ DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenize
   SessionResult result(*session);
   disk.result = result_bytes(result, files, tokenizer, recipe_chat_format(recipe, tokenizer));
   disk.exports = export_bytes(recipe, files, result.weights());
-  const CheckpointInfo info = describe_run(recipe, files, tokenizer, *session, {});
-  disk.checkpoint = largest_checkpoint(recipe, info, *session, steps);
+  disk.checkpoint = largest_checkpoint(
+      recipe, info != nullptr ? *info : describe_run(recipe, files, tokenizer, *session, {}),
+      *session, steps);
   disk.masters = session->disk_ledger().peak;  // with the files that rotations wrote beside others
   disk.checkpoints = checkpoints_at_once(recipe, steps);
   return disk;

@@ -11,7 +11,7 @@
 namespace jackscrew {
 
 // What a run's checkpoints record about it, as of step 0; `data` as in CheckpointInfo. Reads a
-// little of every weight that does not learn: to be called once, while the files are what was
+// little of every weight that does not learn: a run calls it once, while the files are what was
 // loaded.
 CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files,
                             const Tokenizer& tokenizer, Session& session, const std::string& data);
@@ -24,9 +24,10 @@ inline constexpr int64_t kPlannedSteps = 10000;
 //
 // The checkpoint is the largest of those that the recipe saves (by save_steps, at the end and, with
 // load_best_model_at_end, at evaluations) within the first kPlannedSteps. Choices that depend on
-// gradients (rotation_order=importance) are planned as if all gradients were alike.
+// gradients (rotation_order=importance) are planned as if all gradients were alike. `info` is what
+// describe_run() says of the run; null: it is asked.
 DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
-                   int64_t total_steps);
+                   int64_t total_steps, const CheckpointInfo* info = nullptr);
 
 // How much of the plan a run may yet write to its directory, beside the checkpoints that are there
 // and with `masters` bytes of masters to come.

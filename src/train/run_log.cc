@@ -205,9 +205,9 @@ void RunLog::report_ranks(int64_t done) {
 void RunLog::warn_of_disk(const fs::path& output) {
   // The masters of this rank; others have theirs already as well.
   const int64_t masters = run_.plan.disk.peak - run_.crew.session().disk_ledger().total;
-  const int64_t wanted =
-      bytes_to_write(plan_disk(run_.recipe, run_.files, run_.tokenizer, run_.schedule.total_steps),
-                     masters, output);
+  const DiskPlan disk =
+      plan_disk(run_.recipe, run_.files, run_.tokenizer, run_.schedule.total_steps, &run_.info);
+  const int64_t wanted = bytes_to_write(disk, masters, output);
   std::error_code error;
   const fs::space_info space = fs::space(output, error);
   if (error || space.available >= static_cast<uintmax_t>(wanted)) return;

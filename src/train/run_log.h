@@ -7,6 +7,7 @@
 #include <string>
 
 #include "data/batch.h"
+#include "formats/checkpoint.h"
 #include "optim/schedule.h"
 #include "report/event_log.h"
 #include "report/tensorboard.h"
@@ -32,6 +33,7 @@ class RunLog {
     const BatchSampler& sampler;
     const Schedule& schedule;
     const SessionPlan& plan;
+    const CheckpointInfo& info;
     Crew& crew;
   };
 

@@ -75,7 +75,7 @@ class Trainer {
     const int64_t own = start_.replaces_another ? 0 : first;
     if (own == 0) remove_checkpoints_after(output, -1);
     log_.emplace(RunLog::Run{recipe_, console_, files_, tokenizer_, data_, *sampler_, schedule_,
-                             plan_, *crew_},
+                             plan_, info_, *crew_},
                  output, own);
     warn_of_other_held_out(output / kLogName, data_.inputs.held_out);
     // A run that had already ended is not begun anew and keeps its recipe.

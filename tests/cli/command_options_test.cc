@@ -294,7 +294,11 @@ TEST(CommandOptions, AStrideIsHeldAgainstTheWindow) {
   const std::string eval = "eval init=random tokenizer=bytes threads=1 model=" + tiny.config();
   expect_refused(run(eval + " stride=512 data=" + book + kErrorsOnly), 2,
                  {"stride 512 is more than the 128 tokens of a window"});
-  const std::string prompt = eval + " method=prompt sequence_len=64 stride=60 data=";
+  tiny.must_train("base", "method=full max_steps=1");
+  const std::string base = " init=pretrained model=" + tiny.path("base").string();
+  tiny.must_train("prompt", "method=prompt max_steps=1" + base);
+  const std::string prompt = eval + base + " adapter=" + tiny.path("prompt").string() +
+                             " method=prompt sequence_len=64 stride=60 data=";
   expect_refused(run(prompt + book + kErrorsOnly), 2,
                  {"stride 60 is more than the 44 tokens of a window"});
   const Outcome records = run(prompt + tiny.eval_data() + kErrorsOnly);

@@ -203,5 +203,26 @@ TEST(Plan, ReadsRecipesAndShapes) {
       << said;
 }
 
+// No soft prompt stands before its texts, whatever the method of the recipe.
+TEST(Scoring, ABareModelHasAllOfAWindow) {
+  const TinyRun tiny("bare_model");
+  tiny.must_train("base", "method=full max_steps=1");
+  const std::string base = tiny.path("base").string();
+  const std::string text = " sequence_len=24 eval_data=" +
+                           tiny.file("text.jsonl", "{\"text\": \"what was asked of it\"}\n");
+  for (const std::string& command :
+       {"eval --json model=" + base, "compare --json " + base + " " + base,
+        "export --json overwrite=true output=" + tiny.path("m.gguf").string() + " model=" + base}) {
+    const auto scored = [&](const std::string& more) {
+      const std::string out = run(command + text + more + " 2>/dev/null").out;
+      return nlohmann::json::parse(out.substr(0, out.find('\n')))["tokens"];
+    };
+    EXPECT_EQ(scored(" method=prompt"), scored("")) << command;
+  }
+  const std::string logits = "logits sequence_len=20 method=prompt model=" + base +
+                             " data=" + tiny.eval_data() + " output=" + tiny.path("l").string();
+  EXPECT_EQ(run(logits).exit_code, 0);
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -32,7 +32,7 @@ struct CommunicationOptions {
   int64_t piece_bytes = 256 << 10;
 };
 
-class Communication : public std::enable_shared_from_this<Communication> {
+class Communication {
  public:
   // Starts the thread and joins the other ranks, for which it waits a minute or, if longer, the
   // timeout. Throws Error(device), and Error(usage) for a timeout below 1 s. The thread shares

@@ -321,7 +321,7 @@ class Report {
     add("product", text(*start_, "product"));
     add("storage", text(*start_, "storage"));
     if (const auto peak = peak_bytes("host"); peak && *peak > 0) {
-      add("masters on the host", human_bytes(*peak));
+      add("memory on the host", human_bytes(*peak));
     }
     if (const auto peak = peak_bytes("disk"); peak && *peak > 0) {
       add("masters in files", human_bytes(*peak));

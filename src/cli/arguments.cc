@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/launch.h"
+#include "formats/checkpoint.h"
 #include "recipe/quantise_options.h"
 #include "recipe/recipe_text.h"
 #include "session/adapter.h"
@@ -81,7 +82,7 @@ void warn_of_untrained(const Recipe& recipe, const Subcommand& command) {
   const std::string origin = option("model").origin;  // a line of a file: "runs/a/recipe.yaml:3"
   const fs::path file = origin.substr(0, origin.rfind(':'));
   const fs::path run = file.has_parent_path() ? file.parent_path() : ".";
-  if (file.filename() != "recipe.yaml" || !has_result(run)) return;
+  if (file.filename() != kRecipeName || !has_result(run)) return;
   warn(fmt::format("{} has model={}, from which its run began; the result is {}", file.string(),
                    recipe.model, result_setting(run)));
 }

@@ -272,7 +272,7 @@ fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info
     }
   });
   writer.close();
-  write_text_atomic(directory.path() / "recipe.yaml", recipe_yaml);
+  write_text_atomic(directory.path() / kRecipeName, recipe_yaml);
   std::vector<FileState> files = states_in_files(states);
   link_files(directory.path(), files);
   std::string text = with_checksum(info_json(info, state_bytes, crc.value(), files));

@@ -22,6 +22,9 @@
 
 namespace jackscrew {
 
+// The recipe in a checkpoint, and in the output_dir of a run.
+inline constexpr const char* kRecipeName = "recipe.yaml";
+
 struct CheckpointInfo {
   int64_t step = 0;  // optimizer steps done
   std::string version;

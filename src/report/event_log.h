@@ -13,6 +13,9 @@
 
 namespace jackscrew {
 
+// The log in an output_dir; the first file that a run writes.
+inline constexpr const char* kLogName = "train_log.jsonl";
+
 // Kinds that any run may write. Learners add their own, and runs of several ranks add `rank`.
 enum class EventKind { start, step, eval, save, warn, end, memory, booked, sample, exported };
 

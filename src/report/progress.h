@@ -24,7 +24,7 @@ struct StepLine {
   std::optional<double> speed_of_light;  // share of the machine's measured peak, 0 to 1
   std::optional<int64_t> memory_used;    // of the device, bytes
   std::optional<int64_t> memory_budget;  // bytes
-  std::optional<int64_t> host_used;      // on the host, for masters in memory; bytes
+  std::optional<int64_t> host_used;      // of the host, beside the device's; bytes
   std::optional<int64_t> host_budget;    // bytes
   std::optional<double> seconds_left;
 };

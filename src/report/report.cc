@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/checkpoint.h"
 #include "report/event_log.h"
 #include "report/html_page.h"
 #include "report/svg_chart.h"
@@ -321,7 +322,7 @@ class Report {
     add("product", text(*start_, "product"));
     add("storage", text(*start_, "storage"));
     if (const auto peak = peak_bytes("host"); peak && *peak > 0) {
-      add("masters on the host", human_bytes(*peak));
+      add("memory on the host", human_bytes(*peak));
     }
     if (const auto peak = peak_bytes("disk"); peak && *peak > 0) {
       add("masters in files", human_bytes(*peak));
@@ -356,13 +357,13 @@ std::string render_report(const std::string& title, const std::vector<json>& eve
 }
 
 fs::path write_report(const fs::path& output_dir) {
-  std::vector<json> events = read_events(output_dir / "train_log.jsonl");
+  std::vector<json> events = read_events(output_dir / kLogName);
   drop_other_evaluations(events);
   if (events.empty()) {
     throw Error(ErrorKind::usage, fmt::format("{} is not a run directory", output_dir.string()),
                 "give the output_dir of a training run");
   }
-  const fs::path recipe = output_dir / "recipe.yaml";
+  const fs::path recipe = output_dir / kRecipeName;
   const fs::path page = output_dir / kReportName;
   const std::string name = fs::absolute(output_dir).lexically_normal().filename().string();
   write_text_atomic(page, render_report(name.empty() ? "run" : name, events,

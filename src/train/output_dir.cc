@@ -11,6 +11,7 @@
 #include "data/token_store.h"
 #include "formats/checkpoint.h"
 #include "formats/peft.h"
+#include "report/event_log.h"
 #include "report/progress.h"
 #include "report/report.h"
 #include "session/plan.h"
@@ -35,7 +36,7 @@ bool has_only_tokens(const fs::path& directory) {
 }
 
 bool run_writes(const std::string& name) {
-  return is_result_file(name) || name == "recipe.yaml" || name == kReportName || name == "tokens" ||
+  return is_result_file(name) || name == kRecipeName || name == kReportName || name == "tokens" ||
          name == exports_directory({}) || name == fs::path(kToolTemplateFile).parent_path() ||
          name.starts_with("checkpoint-");
 }

@@ -47,9 +47,6 @@ class OutputClaim {
   DirectoryLock lock_;
 };
 
-// The log in output_dir; the first file that a run writes.
-inline constexpr const char* kLogName = "train_log.jsonl";
-
 // Whether the weights of a result are at the top of the directory.
 bool has_result(const fs::path& output_dir);
 

@@ -23,7 +23,7 @@ constexpr const char* kGoesOn = "; continuing with the new value";
 OptionSet saved_options(const fs::path& directory, const OptionSet& options) {
   OptionSet saved;
   for (const OptionTable& table : options.tables()) saved.add(table);
-  for (const Assignment& assignment : read_recipe_file(directory / "recipe.yaml")) {
+  for (const Assignment& assignment : read_recipe_file(directory / kRecipeName)) {
     // Another version may have had other options; resume_warnings() names the version anyway.
     if (saved.find(assignment.name) != nullptr) saved.set(assignment);
   }

@@ -8,11 +8,11 @@
 #include "base/console.h"
 #include "base/process_memory.h"
 #include "base/text.h"
+#include "formats/checkpoint.h"
 #include "generation/samples.h"
 #include "report/progress.h"
 #include "session/flops.h"
 #include "train/disk_plan.h"
-#include "train/output_dir.h"
 #include "train/run_exports.h"
 #include "train/saving.h"
 
@@ -343,9 +343,9 @@ void RunLog::evaluated(int64_t step, const EvalResult& result) {
 void RunLog::put_back(const fs::path& output) {
   events_.put_back(output);
   board_.put_back(output);
-  const fs::path recipe = output / "recipe.yaml";
+  const fs::path recipe = output / kRecipeName;
   if (fs::exists(recipe)) return;
-  write_or_warn("recipe.yaml", [&] { write_text_atomic(recipe, run_.recipe.to_yaml()); });
+  write_or_warn(kRecipeName, [&] { write_text_atomic(recipe, run_.recipe.to_yaml()); });
 }
 
 void RunLog::failed(int64_t step, const std::string& what, double loss) {

@@ -5,8 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "train/output_dir.h"
-
 namespace jackscrew {
 
 std::vector<size_t> all_samples(const RunData& data) {

@@ -106,7 +106,8 @@ struct Changes {
 };
 
 Changes changes_since(const fs::path& directory, const Recipe& recipe) {
-  if (!fs::exists(directory / "recipe.yaml")) return {{"its recipe.yaml is missing"}, false};
+  if (!fs::exists(directory / kRecipeName))
+    return {{fmt::format("its {} is missing", kRecipeName)}, false};
   Changes changes;
   for (const OptionChange& change : changed_options(directory, recipe.options)) {
     changes.texts.push_back(change.text("then"));
@@ -201,7 +202,7 @@ void refuse_to_replace(const Recipe& recipe, const fs::path& checkpoint, const R
 // Error(usage) unless the recipe replaces it.
 bool replaces_another(const Recipe& recipe, const fs::path& checkpoint) {
   const fs::path output = recipe.output_dir;
-  if (lies_in(checkpoint, output) || !fs::exists(output / "recipe.yaml")) return false;
+  if (lies_in(checkpoint, output) || !fs::exists(output / kRecipeName)) return false;
   std::vector<std::string> changes;
   for (const OptionChange& change : changed_options(output, recipe.options)) {
     if (!is_length(change.name)) changes.push_back(change.text("then"));
@@ -217,8 +218,8 @@ bool replaces_another(const Recipe& recipe, const fs::path& checkpoint) {
 // The step of a checkpoint that can be used as far as its small files tell. Throws Error.
 int64_t usable_step(const fs::path& checkpoint) {
   const int64_t step = read_checkpoint_info(checkpoint).step;
-  if (!fs::exists(checkpoint / "recipe.yaml")) {
-    fail(ErrorKind::model, "{} has no recipe.yaml", checkpoint.string());
+  if (!fs::exists(checkpoint / kRecipeName)) {
+    fail(ErrorKind::model, "{} has no {}", checkpoint.string(), kRecipeName);
   }
   return step;
 }
@@ -250,11 +251,11 @@ int64_t step_of(const fs::path& checkpoint, const Recipe& recipe) {
 // there is none.
 fs::path recipe_before(const Recipe& recipe) {
   if (recipe.resume == "never") return {};
-  if (recipe.resume != "auto") return fs::path(recipe.resume) / "recipe.yaml";
+  if (recipe.resume != "auto") return fs::path(recipe.resume) / kRecipeName;
   const fs::path output = recipe.output_dir;
   if (recipe.overwrite) return {};
   if (list_checkpoints(output).empty() && !has_result(output)) return {};
-  return output / "recipe.yaml";
+  return output / kRecipeName;
 }
 
 // The lanes of that run: with the same lanes the bits are the same, whatever the number of ranks.

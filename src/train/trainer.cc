@@ -79,7 +79,7 @@ class Trainer {
                  output, own);
     warn_of_other_held_out(output / kLogName, data_.inputs.held_out);
     // A run that had already ended is not begun anew and keeps its recipe.
-    const fs::path recipe = output / "recipe.yaml";
+    const fs::path recipe = output / kRecipeName;
     if (own < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     log_->introduce(first, output);
     watch_.replay(output / kLogName);  // its last start says what is held out now

@@ -127,12 +127,13 @@ TEST(Report, ShowsRanksAndSubspaces) {
        {"device", {{"peak", 1 << 20}}},
        {"waited_share", 0.125},
        {"sent_stream", 1024},
-       {"sent_gradient", 1024}}};
+       {"sent_gradient", 1024}},
+      {{"event", "memory"}, {"step", 48}, {"host", {{"peak", 3 << 20}}}}};
   const std::string page = render_report("run", events, "");
   expect_well_formed(page);
-  for (const char* part :
-       {"rank 1 on bert&lt;", "1.0 MiB", "steps waited 12% of their time", "sent 2.0 KiB", "a&lt;",
-        "2 refreshes", "overlap 0.50 at the last", "gap of 32 steps"}) {
+  for (const char* part : {"rank 1 on bert&lt;", "1.0 MiB", "steps waited 12% of their time",
+                           "sent 2.0 KiB", "a&lt;", "2 refreshes", "overlap 0.50 at the last",
+                           "gap of 32 steps", "<td>memory on the host</td><td>3.0 MiB</td>"}) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
   }
 }

@@ -83,11 +83,10 @@ class Trainer {
     if (own < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     log_->introduce(first, output);
     watch_.replay(output / kLogName);  // its last start says what is held out now
-    if (!recipe_.options.was_set("report_samples")) {
-      const std::string slow = leave_out_slow_samples(
-          data_, log_->peak_flops(), plan_.weight_bytes * crew_->layout().stages, files_.config);
-      if (!slow.empty()) say(slow);
-    }
+    const std::string slow =
+        leave_out_slow_samples(data_, recipe_.options, log_->peak_flops(),
+                               plan_.weight_bytes * crew_->layout().stages, files_.config);
+    if (!slow.empty()) say(slow);
     if (first == 0) {
       evaluate_now(0);
       answer_samples(all_samples(data_), 0, log_->events());  // nothing depends on them

@@ -52,6 +52,7 @@ class Trainer {
     crew_.emplace(recipe_, files_, transport, recipe.to_yaml());
     check_output_dir(recipe_);
     claim_.emplace(recipe_.output_dir);
+    refuse_other_recipe(recipe_);
     data_ = read_run_data(recipe_, files_, tokenizer_, console_.style, claim_->path());
     sampler_.emplace(data_.train, run_batches(recipe_));
     total_steps_ = total_steps(recipe_, sampler_->steps_per_epoch());

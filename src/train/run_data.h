@@ -33,10 +33,10 @@ RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Token
 // How a run makes batches of its data.
 BatchOptions run_batches(const Recipe& recipe);
 
-// Drops the samples if their answers would take so long that they delay the run, and returns a line
-// for the user; else an empty one. `peak_flops` is the machine's, 0: unknown; `weight_bytes` are
-// read for every token of an answer.
-std::string leave_out_slow_samples(RunData& data, double peak_flops, int64_t weight_bytes,
-                                   const ModelConfig& config);
+// Drops the samples if nobody asks for them and their answers would take so long that they delay
+// the run, and returns a line for the user; else an empty one. `peak_flops` is the machine's, 0:
+// unknown; `weight_bytes` are read for every token of an answer.
+std::string leave_out_slow_samples(RunData& data, const OptionSet& options, double peak_flops,
+                                   int64_t weight_bytes, const ModelConfig& config);
 
 }  // namespace jackscrew

@@ -116,6 +116,25 @@ Changes changes_since(const fs::path& directory, const Recipe& recipe) {
   return changes;
 }
 
+// Throws: the result in output_dir, of a run of so many steps, is another one.
+[[noreturn]] void refuse_finished(const Recipe& recipe, int64_t step, ErrorKind kind,
+                                  const std::vector<std::string>& changes) {
+  const fs::path output = recipe.output_dir;
+  const fs::path its_end = checkpoint_path(output, step);
+  const bool can_go_on = fs::exists(its_end);
+  throw Error(
+      kind,
+      fmt::format("output_dir {} holds the result of a finished run of {}: {}", output.string(),
+                  counted(step, "step"), fmt::join(changes, ", ")),
+      fmt::format("give another output_dir; {}{}", anew(recipe),
+                  can_go_on
+                      ? fmt::format(", or with resume={} goes on from its end; with all of it "
+                                    "as it was, a larger max_steps does so by itself",
+                                    shell_word(its_end.string()))
+                      : fmt::format("; it left no {} to continue from: {}",
+                                    its_end.filename().string(), train_on(output))));
+}
+
 // Returns a value if this recipe's run has ended and nothing is left to do, nullopt if it may
 // continue: where it is the same run, only longer. Throws where the result is another run's.
 std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& ended,
@@ -150,17 +169,7 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
   }
   const bool from_its_end = !checkpoint.empty() && is_same_file(checkpoint, its_end);
   if (changes.is_same_run && from_its_end && total_steps > ended.step) return std::nullopt;
-  throw Error(
-      kind,
-      fmt::format("output_dir {} holds the result of a finished run of {}: {}", output.string(),
-                  counted(ended.step, "step"), fmt::join(changes.texts, ", ")),
-      fmt::format("give another output_dir; {}{}", anew(recipe),
-                  can_go_on
-                      ? fmt::format(", or with resume={} goes on from its end; with all of it "
-                                    "as it was, a larger max_steps does so by itself",
-                                    shell_word(its_end.string()))
-                      : fmt::format("; it left no {} to continue from: {}",
-                                    its_end.filename().string(), train_on(output))));
+  refuse_finished(recipe, ended.step, kind, changes.texts);
 }
 
 // Whether output_dir has begun this run, of which a checkpoint of elsewhere is, too: what a run
@@ -389,6 +398,18 @@ Schedule run_schedule(const Recipe& recipe, int64_t total_steps) {
                 "the learning rate would never reach its peak");
   }
   return {recipe.lr_schedule, recipe.learning_rate, warmup_steps, total_steps};
+}
+
+void refuse_other_recipe(const Recipe& recipe) {
+  const fs::path output = recipe.output_dir;
+  if (recipe.overwrite || !has_result(output)) return;
+  const Changes changes = changes_since(output, recipe);
+  if (const std::optional<EndedRun> ended = ended_run(output)) {
+    if (changes.is_same_run) return;
+    refuse_finished(recipe, ended->step, ErrorKind::usage, changes.texts);
+  }
+  // Whatever the inputs are, they do not make it the same run.
+  if (!changes.texts.empty()) refuse_to_replace(recipe, wanted_checkpoint(recipe), {});
 }
 
 RunStart find_start(const Recipe& recipe, int64_t total_steps, const RunInputs& inputs) {

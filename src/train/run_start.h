@@ -49,6 +49,10 @@ struct RunStart {
   bool replaces_another = false;
 };
 
+// Throws Error(usage) as find_start() does where the recipe alone tells that it would: before the
+// data are read, whose tokens may replace those that another run keeps in output_dir.
+void refuse_other_recipe(const Recipe& recipe);
+
 // Decides how the run begins; changes nothing. A result is replaced in two cases only:
 // overwrite=true, or the run that made it continues to a later step from the checkpoint of its end
 // (or where that, or one with overwrite=true, has begun and stopped, from its own checkpoint).

@@ -52,6 +52,7 @@ class Trainer {
     crew_.emplace(recipe_, files_, transport, recipe.to_yaml());
     check_output_dir(recipe_);
     claim_.emplace(recipe_.output_dir);
+    refuse_other_recipe(recipe_);
     data_ = read_run_data(recipe_, files_, tokenizer_, console_.style, claim_->path());
     sampler_.emplace(data_.train, run_batches(recipe_));
     total_steps_ = total_steps(recipe_, sampler_->steps_per_epoch());
@@ -83,11 +84,10 @@ class Trainer {
     if (own < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     log_->introduce(first, output);
     watch_.replay(output / kLogName);  // its last start says what is held out now
-    if (!recipe_.options.was_set("report_samples")) {
-      const std::string slow = leave_out_slow_samples(
-          data_, log_->peak_flops(), plan_.weight_bytes * crew_->layout().stages, files_.config);
-      if (!slow.empty()) say(slow);
-    }
+    const std::string slow =
+        leave_out_slow_samples(data_, recipe_.options, log_->peak_flops(),
+                               plan_.weight_bytes * crew_->layout().stages, files_.config);
+    if (!slow.empty()) say(slow);
     if (first == 0) {
       evaluate_now(0);
       answer_samples(all_samples(data_), 0, log_->events());  // nothing depends on them

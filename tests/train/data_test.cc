@@ -192,6 +192,12 @@ TEST_F(SlowData, LargeDataAreKeptAsTokens) {
   tiny_.must_train("out", settings + "4");
   EXPECT_EQ(fs::last_write_time(kept), written);
   EXPECT_EQ(tiny_.losses("out"), tiny_.losses("whole"));
+  // A command that is refused leaves them as they are.
+  const Outcome refused = run(tiny_.train("out", settings + "4 sequence_len=32") + " 2>&1");
+  EXPECT_EQ(refused.exit_code, 2) << refused.out;
+  EXPECT_NE(refused.out.find("sequence_len was 64 then and is 32 now"), std::string::npos)
+      << refused.out;
+  EXPECT_EQ(fs::last_write_time(kept), written);
   // Of a run that was killed before it had a log: whole tokens are read, half of them removed.
   const fs::path left = tiny_.path("killed/tokens");
   fs::create_directories(left);

@@ -8,6 +8,25 @@
 namespace jackscrew {
 namespace {
 
+// The recipe that such a run has left asks for them no more than its user did.
+TEST(RunData, SlowSamplesAreLeftOutWhereNobodyAsksForThem) {
+  constexpr int64_t kManyBytes = int64_t{1} << 50;
+  const ModelConfig model = open_model("smollm2-135m").config;
+  const auto left_out = [&](const char* count, const char* origin) {
+    OptionSet options = run_options(method_tables());
+    if (count != nullptr) options.set("report_samples", count, origin);
+    RunData data;
+    data.samples.resize(2);
+    const std::string line = leave_out_slow_samples(data, options, 1e12, kManyBytes, model);
+    EXPECT_EQ(line.empty(), !data.samples.empty());
+    return data.samples.empty();
+  };
+  EXPECT_TRUE(left_out(nullptr, nullptr));
+  EXPECT_TRUE(left_out("2", "out/recipe.yaml:90"));
+  EXPECT_FALSE(left_out("3", "mine.yaml:1"));
+  EXPECT_FALSE(left_out("2", kCommandLine));
+}
+
 // What a run begins from may have become another one under the same name.
 TEST(SlowRunData, AnotherStartIsAnotherRun) {
   const TinyRun tiny("start");

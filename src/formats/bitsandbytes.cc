@@ -88,11 +88,11 @@ Bytes scale_bytes(const LayerTensors& tensors, std::string_view suffix, int64_t 
 // What is added to the scales that are nested: they stay finite with it, whatever their codes.
 float nested_offset(const LayerTensors& tensors, const JsonFields& state) {
   const double offset = state.number("nested_offset");
-  double largest = 0;
+  float largest = 0.0f;
   for (const float absmax : elements_of<float>(tensors.get(kFourBitNestedAbsmax))) {
-    largest = std::max(largest, std::abs(static_cast<double>(absmax)));
+    largest = std::max(largest, std::abs(absmax));
   }
-  if (!(largest + std::abs(offset) <= std::numeric_limits<float>::max())) {
+  if (!(static_cast<double>(largest) + std::abs(offset) <= std::numeric_limits<float>::max())) {
     fail(ErrorKind::model, "{}: nested_offset is {} beside scales of up to {}: not all are finite",
          state.where(), offset, largest);
   }

@@ -10,7 +10,8 @@
 namespace jackscrew {
 namespace {
 
-// A name that has become an option would hide its own hint, and of two rows the second one is never shown.
+// A name that has become an option would hide its own hint, and of two rows the second one is never
+// shown.
 TEST(ForeignOptions, AreUnknownHereAndExplainedOnce) {
   const OptionSet options = run_options(method_tables());
   std::set<std::string> seen;

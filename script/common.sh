@@ -48,24 +48,29 @@ build() {
 }
 
 # A script of several parts runs each with `part NAME COMMAND...`, passes over one with
-# `skip NAME WHY`, and ends with `parts_end`, which is the script's exit status. `set -e` is off within
-# a part that is a function, so those are one chain of &&.
+# `skip NAME WHY`, and ends with `parts_end`, which is the script's exit status and shows the last lines of
+# what failed again. `set -e` is off within a part that is a function, so those are one chain of &&.
 parts_passed=0
 parts_failed=0
 parts_skipped=0
 parts_table=''
+parts_failures=''
 
 part() {
-  local name=$1 begin=$SECONDS
+  local name=$1 begin=$SECONDS printed
+  printed=$(mktemp)
   shift
   title "$name"
-  if "$@"; then
+  if "$@" 2>&1 | tee "$printed"; then
     parts_passed=$((parts_passed + 1))
     parts_table+="  ${green}ok${plain}    $name  ${dim}$((SECONDS - begin)) s${plain}"$'\n'
+    rm -f "$printed"
     return 0
   fi
   parts_failed=$((parts_failed + 1))
   parts_table+="  ${red}FAIL${plain}  $name  ${dim}$((SECONDS - begin)) s${plain}"$'\n'
+  parts_failures+=$'\n'"-- the end of: $name"$'\n'"$(tail -n 20 "$printed")"$'\n'
+  rm -f "$printed"
   return 1
 }
 
@@ -77,6 +82,7 @@ skip() {
 parts_end() {
   title "$(basename "$0"): ${SECONDS} s"
   printf '%s' "$parts_table"
+  printf '%s' "$parts_failures"
   say "$parts_passed passed, $parts_failed failed, $parts_skipped skipped"
   [[ $parts_failed -eq 0 ]]
 }

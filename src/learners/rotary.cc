@@ -368,7 +368,7 @@ class RotaryLearner : public Learner {
   void rotate(Context& context) {
     const std::vector<int32_t> before(rotation_->active().begin(), rotation_->active().end());
     if (options_.slots.score) {
-      for (const int32_t group : before) rotation_->set_score(group, score(context, group));
+      for (const int32_t group : before) rotation_->set_score(group, take_score(context, group));
     }
     context.ops.finish();  // weights in transit have arrived; the stopwatch measures the rotation
     const Stopwatch watch;
@@ -436,10 +436,11 @@ class RotaryLearner : public Learner {
     }
   }
 
-  double score(Context& context, int32_t group) const {
+  // Of the window that ends, so that none looks more important for having stayed active.
+  double take_score(Context& context, int32_t group) {
     const Group& g = groups_[static_cast<size_t>(group)];
     const double squares = sum_over_stages_([&](double sum) {
-      for (const RotarySlot* slot : g.slots) sum += slot->gradient_score(context);
+      for (RotarySlot* slot : g.slots) sum += slot->take_gradient_score(context);
       return sum;
     });
     // A root mean square, so that a group is not important for its size alone.

@@ -165,10 +165,11 @@ void RotarySlot::will_need() {
   if (master_) master_->will_need();
 }
 
-double RotarySlot::gradient_score(Context& context) const {
+double RotarySlot::take_gradient_score(Context& context) {
   if (!settings_.score) return 0.0;
   double squares = 0.0;
   context.ops.copy(Tensor(&squares, DType::f64, {1}), squares_.view());
+  context.ops.zero(squares_.view());
   return squares;
 }
 

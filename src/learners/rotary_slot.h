@@ -17,7 +17,7 @@ class RotarySlot : public LearnerSlot {
   struct Settings {
     DType master = DType::f32;  // or bf16
     bool keep_moments = false;  // on the host, while the weight waits
-    bool score = false;         // measure the gradient, see gradient_score()
+    bool score = false;         // measure the gradient, see take_gradient_score()
   };
 
   // Weights stored as f32 have no master: their storage is exact.
@@ -63,9 +63,9 @@ class RotarySlot : public LearnerSlot {
     if (master_ && !learns()) master_->detach_file();
   }
 
-  // The sum of the squared gradients, before clipping, of all steps since the weight became active;
-  // 0 without Settings::score.
-  double gradient_score(Context& context) const;
+  // The sum of the squared gradients, before clipping, of all steps since the last call, or since
+  // the weight became active; 0 without Settings::score.
+  double take_gradient_score(Context& context);
   // Says whether the weight has been active before: its kept moments, if any, are then visited, so
   // that a checkpoint can fill them.
   void set_has_moments(bool has) { has_moments_ = settings_.keep_moments && has; }

@@ -1,6 +1,7 @@
 // Rotary training through sessions: what is exact, what rotates, what it takes.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <set>
 
 #include "learners/frozen.h"
@@ -240,6 +241,37 @@ TEST(Rotary, ReportsWhatEveryGroupChanged) {
     EXPECT_NE(event.fields.text().find("\"squared_change\": {}"), std::string::npos)
         << event.fields.text();
   }
+}
+
+// A group that stays active, or is drawn again at once, does not become more important for it.
+TEST(Rotary, MeasuresImportanceOverTheLastWindow) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto session = rotary_session(files, {"rotation_order=importance", "rotation_groups=block",
+                                              "active_params=100%", "steps_per_rotation=2"});
+  std::vector<double> scores(static_cast<size_t>(files.config.num_hidden_layers));
+  const auto read_scores = [&] {
+    session->visit([&](const StateRef& state) {
+      if (state.name != "rotary.rotation") return;
+      const size_t bytes = scores.size() * sizeof(double);  // the last of the state
+      std::memcpy(scores.data(),
+                  static_cast<const uint8_t*>(state.view.raw()) + state.view.bytes() - bytes,
+                  bytes);
+    });
+    return scores;
+  };
+  // A learning rate of 0: every step has the gradients of the first.
+  std::vector<std::vector<double>> windows;
+  for (int64_t step = 0; step < 7; ++step) {
+    session->accumulate(batch_of(0), 0.0, step);
+    session->update({});
+    if (step > 0 && step % 2 == 0) windows.push_back(read_scores());
+  }
+  for (const double score : windows[0]) {
+    EXPECT_GT(score, 1e-9);
+    EXPECT_NE(score, 1.0);  // what all have before
+  }
+  EXPECT_EQ(windows[1], windows[0]);
+  EXPECT_EQ(windows[2], windows[0]);
 }
 
 TEST(Rotary, WarnsOfGroupsThatWillNotHaveTheirTurn) {

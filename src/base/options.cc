@@ -404,6 +404,14 @@ bool OptionSet::was_set(std::string_view name) const {
   return get(name).explicitly_set;
 }
 
+bool OptionSet::asks_for(std::string_view name) const {
+  const OptionValue& option = get(name);
+  if (!option.explicitly_set) return false;
+  OptionValue unset = option;
+  unset.text = option.spec.default_text;
+  return option.origin == kCommandLine || !same_value(option, unset);
+}
+
 bool OptionSet::is_word(std::string_view name) const {
   const OptionValue& value = get(name);
   if (value.spec.type == OptionType::text || value.spec.type == OptionType::list) return false;

@@ -115,6 +115,10 @@ class OptionSet {
   std::optional<int64_t> bytes_unless_word(std::string_view name) const;
 
   bool was_set(std::string_view name) const;  // someone called set()
+  // Whether somebody asks for what the option says: sets it on the command line, or anywhere to
+  // another value than its default. A recipe of all options, as runs leave them, asks for no
+  // default.
+  bool asks_for(std::string_view name) const;
   bool is_word(std::string_view name) const;  // holds one of the words beside its type's values
   const std::string& origin(std::string_view name) const;
 

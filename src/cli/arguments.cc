@@ -15,7 +15,6 @@
 #include "base/text.h"
 #include "cli/launch.h"
 #include "formats/checkpoint.h"
-#include "recipe/quantise_options.h"
 #include "recipe/recipe_text.h"
 #include "session/adapter.h"
 #include "train/output_dir.h"
@@ -192,7 +191,7 @@ Recipe with_storage_of_files(Recipe recipe) {
   if (recipe.format == "bnb") {
     const std::string origin = options.origin("format");
     // A run's recipe has storage=keep where nobody asked for it.
-    if (asks_for(options, "storage") && recipe.storage != "nf4") {
+    if (options.asks_for("storage") && recipe.storage != "nf4") {
       throw Error(ErrorKind::usage,
                   fmt::format("{}: format=bnb has storage=nf4, but {} says storage={}", origin,
                               options.origin("storage"), recipe.storage),

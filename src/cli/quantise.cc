@@ -20,7 +20,6 @@
 #include "conversion/rate_fit.h"
 #include "conversion/storage_rounder.h"
 #include "formats/exl2_writer.h"
-#include "recipe/quantise_options.h"
 #include "session/adapter.h"
 #include "session/loading.h"
 #include "session/plan.h"
@@ -312,7 +311,7 @@ int quantise(const Recipe& given, const std::string& command) {
   recipe.options.require("model", command);
   check_loss_options(recipe);
   // A variable of the shell that is empty must not choose another text.
-  if (recipe.data.empty() && asks_for(recipe.options, "data")) {
+  if (recipe.data.empty() && recipe.options.asks_for("data")) {
     throw Error(ErrorKind::usage, "data is empty",
                 "leave it out to calibrate on the program's own");
   }

@@ -8,7 +8,6 @@
 #include "conversion/exl2_mixtures.h"
 #include "conversion/exl2_rounding.h"
 #include "model/weights.h"
-#include "recipe/quantise_options.h"
 
 namespace jackscrew {
 
@@ -122,7 +121,7 @@ std::unique_ptr<LayoutRounder> make_exl2_rounder(const Recipe& recipe, const Mod
                                                  const RateLimit& limit) {
   const OptionSet& options = recipe.options;
   for (const char* name : {"group_size", "rounding", "desc_act", "sym"}) {
-    if (!asks_for(options, name)) continue;
+    if (!options.asks_for(name)) continue;
     throw Error(ErrorKind::usage, fmt::format("{} is of format=gptq: EXL2 does not have it", name),
                 "leave it out; bits alone says what EXL2 is to take");
   }

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "conversion/gptq_rounding.h"
-#include "recipe/quantise_options.h"
 
 namespace jackscrew {
 
@@ -75,7 +74,7 @@ class GptqRounder : public LayoutRounder {
 
 std::unique_ptr<LayoutRounder> make_gptq_rounder(const Recipe& recipe) {
   const OptionSet& options = recipe.options;
-  if (asks_for(options, "head_bits")) {
+  if (options.asks_for("head_bits")) {
     throw Error(ErrorKind::usage, "head_bits is set, but the head of GPTQ's files is not quantised",
                 "leave it out, or write format=exl2");
   }

@@ -11,7 +11,6 @@
 #include "conversion/planned_source.h"
 #include "learners/learner.h"
 #include "model/weights.h"
-#include "recipe/quantise_options.h"
 #include "session/plan.h"
 #include "session/rank_plan.h"
 
@@ -121,7 +120,7 @@ bool rate_fits_a_run(const OptionSet& options) {
 }
 
 void require_one_rate(const OptionSet& options) {
-  if (!rate_fits_a_run(options) || !asks_for(options, "bits")) return;
+  if (!rate_fits_a_run(options) || !options.asks_for("bits")) return;
   throw Error(ErrorKind::usage, "both bits and device_memory are set",
               "keep one of them: device_memory asks for the highest rate with which the run fits");
 }

@@ -18,7 +18,6 @@
 #include "quant/q5_k.h"
 #include "quant/q6_k.h"
 #include "quant/q8_0.h"
-#include "recipe/quantise_options.h"
 
 namespace jackscrew {
 
@@ -197,7 +196,7 @@ void check_storage_rounding(const Recipe& recipe, ModelFormat files, bool is_mix
   std::vector<std::string> others = {"head_bits", "group_size", "desc_act", "sym"};
   if (!is_mixed) others.push_back("bits");
   for (const std::string& name : others) {
-    if (!asks_for(recipe.options, name)) continue;
+    if (!recipe.options.asks_for(name)) continue;
     throw Error(ErrorKind::usage,
                 fmt::format("{} is set, but with format={} storage determines it", name, format),
                 fmt::format("leave it out; {}, has a number of bits of its own", some));

@@ -78,12 +78,4 @@ std::span<const OptionSpec> quantise_options() {
   return kQuantiseOptions;
 }
 
-bool asks_for(const OptionSet& options, std::string_view name) {
-  const OptionValue& option = options.at(name, "quantize");
-  if (!option.explicitly_set) return false;
-  OptionValue unset = option;
-  unset.text = option.spec.default_text;
-  return option.origin == kCommandLine || !same_value(option, unset);
-}
-
 }  // namespace jackscrew

@@ -19,7 +19,7 @@ namespace jackscrew {
 namespace {
 
 std::vector<Assignment> settings_of(const Preset& preset) {
-  return split_settings(preset.settings, fmt::format("method {}", preset.name));
+  return split_settings(preset.settings, method_origin(preset.name));
 }
 
 std::string setting_of(const Preset& preset, std::string_view name) {
@@ -59,7 +59,7 @@ void resolve_learning_rate(OptionSet& options, const Preset& preset) {
                 fmt::format("method {} has no learning rate of its own", source->name),
                 "set learning_rate");
   }
-  options.set("learning_rate", value, fmt::format("method {}", source->name));
+  options.set("learning_rate", value, method_origin(source->name));
 }
 
 // Other programs say true and false of this option; no checkpoint is called so.
@@ -82,7 +82,7 @@ void apply_preset(OptionSet& options) {
     for (const Preset& known : presets()) names.emplace_back(known.name);
     refuse_name(options, "method", names);
   }
-  const std::string origin = fmt::format("method {}", preset->name);
+  const std::string origin = method_origin(preset->name);
   if (options.text("learner").empty()) {
     options.set("learner", setting_of(*preset, "learner"), origin);
   }
@@ -300,7 +300,7 @@ void refuse_other_learners(const OptionSet& options) {
 void choose_method(OptionSet& options, const std::string& method, const std::string& origin) {
   std::vector<OptionSpec> of_preset;
   for (const OptionValue& value : options.values()) {
-    if (value.origin.starts_with("method ")) of_preset.push_back(value.spec);
+    if (comes_with_method(value)) of_preset.push_back(value.spec);
   }
   for (const OptionSpec& spec : of_preset) {
     if (options.was_set(spec.name)) {
@@ -314,7 +314,7 @@ void choose_method(OptionSet& options, const std::string& method, const std::str
 
 Recipe with_method(Recipe recipe, const std::string& method, const std::string& origin) {
   OptionSet& options = recipe.options;
-  const std::string preset = fmt::format("method {}", options.text("method"));
+  const std::string preset = method_origin(options.text("method"));
   if (options.was_set("method") || options.origin("learner") != preset) return recipe;
   choose_method(options, method, origin);
   Recipe other = resolve_recipe(std::move(options), method_tables());

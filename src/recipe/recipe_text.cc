@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/text.h"
 
 namespace jackscrew {
@@ -12,9 +10,7 @@ namespace {
 
 // Whether somebody gave the value, and not a method or nobody.
 bool is_given(const OptionValue& option) {
-  return option.explicitly_set && std::ranges::none_of(presets(), [&](const Preset& preset) {
-           return option.origin == fmt::format("method {}", preset.name);
-         });
+  return option.explicitly_set && !comes_with_method(option);
 }
 
 }  // namespace

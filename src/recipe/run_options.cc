@@ -1,5 +1,9 @@
 #include "recipe/run_options.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "recipe/call_options.h"
 #include "recipe/conversion_options.h"
 #include "recipe/data_options.h"
@@ -64,6 +68,15 @@ const Preset* find_preset(std::string_view name) {
     if (preset.name == name) return &preset;
   }
   return nullptr;
+}
+
+std::string method_origin(std::string_view method) {
+  return fmt::format("method {}", method);
+}
+
+bool comes_with_method(const OptionValue& option) {
+  return std::ranges::any_of(
+      presets(), [&](const Preset& preset) { return option.origin == method_origin(preset.name); });
 }
 
 }  // namespace jackscrew

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/options.h"
@@ -38,5 +39,9 @@ std::span<const Preset> presets();
 
 // nullptr where no preset has that name.
 const Preset* find_preset(std::string_view name);
+
+// The origin of what a method sets, and whether a value has such an origin: its method gave it.
+std::string method_origin(std::string_view method);
+bool comes_with_method(const OptionValue& option);
 
 }  // namespace jackscrew

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "learners/learner.h"
+#include "recipe/run_options.h"
 
 namespace jackscrew {
 
@@ -94,7 +95,7 @@ void add_learner_knobs(const Recipe& recipe, std::vector<Knob>& knobs) {
 // run's recipe.yaml gives one, goes before the method's own and has to be replaced.
 std::string settings_for(const char* method, const OptionSet& options) {
   std::string settings = fmt::format("method={}", method);
-  const bool is_given = !options.origin("learner").starts_with("method ");
+  const bool is_given = !comes_with_method(options.at("learner", method));
   if (is_given) settings += fmt::format(" learner={}", method);
   return settings;
 }

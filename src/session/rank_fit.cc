@@ -7,7 +7,6 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "parallel/schedule.h"
-#include "recipe/quantise_options.h"
 #include "session/knobs.h"
 
 namespace jackscrew {
@@ -24,13 +23,13 @@ std::vector<Position> arrangements(const Recipe& recipe, int ranks) {
   std::vector<Position> all;
   for (int stages = 1; stages <= ranks; ++stages) {
     const bool wanted =
-        !asks_for(recipe.options, "pipeline_stages") || stages == recipe.pipeline_stages;
+        !recipe.options.asks_for("pipeline_stages") || stages == recipe.pipeline_stages;
     if (ranks % stages != 0 || !wanted) continue;
     const int64_t replicas = ranks / stages;
     std::string settings = fmt::format("pipeline_stages={}", stages);
     if (Layout::can_share(replicas, lanes)) {
       settings += fmt::format(" data_parallel={}", lanes);
-    } else if (!asks_for(recipe.options, "data_parallel") && !recipe.fused_update &&
+    } else if (!recipe.options.asks_for("data_parallel") && !recipe.fused_update &&
                micro_batches % replicas == 0) {
       settings += fmt::format(" data_parallel={} gradient_accumulation_steps={}", replicas,
                               micro_batches / replicas);

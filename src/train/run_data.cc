@@ -7,7 +7,6 @@
 
 #include "base/checked.h"
 #include "base/text.h"
-#include "recipe/quantise_options.h"
 #include "report/progress.h"
 #include "session/fingerprint.h"
 #include "session/plan.h"
@@ -85,7 +84,7 @@ std::string leave_out_slow_samples(RunData& data, const OptionSet& options, doub
   constexpr double kShareOfPeak = 0.5;  // roughly what forward passes of short texts reach
   constexpr double kBandwidth = 1e10;   // bytes per second, of a laptop's memory
   if (data.samples.empty() || peak_flops == 0.0) return {};
-  if (asks_for(options, "report_samples")) return {};
+  if (options.asks_for("report_samples")) return {};
   const double flops = 2.0 * static_cast<double>(config.parameter_count());  // of a token
   const double prompt_token = flops / (kShareOfPeak * peak_flops);           // seconds
   const double answer_token =

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "recipe/quantise_options.h"
 #include "recipe/recipe_file.h"
 
 namespace jackscrew {
@@ -51,15 +50,15 @@ TEST(GivenYaml, KeepsWhatWasGivenEvenWhereItIsTheDefault) {
   EXPECT_NE(text.find("\noutput: m.gguf "), std::string::npos) << text;
 }
 
-TEST(QuantiseOptions, ARecipeOfAllOptionsAsksForNoDefault) {
+TEST(OptionSet, ARecipeOfAllOptionsAsksForNoDefault) {
   OptionSet options = run_options(method_tables());
-  EXPECT_FALSE(asks_for(options, "bits"));
+  EXPECT_FALSE(options.asks_for("bits"));
   options.set("bits", "4.0", "run.yaml:3");
-  EXPECT_FALSE(asks_for(options, "bits"));
+  EXPECT_FALSE(options.asks_for("bits"));
   options.set("bits", "3", "run.yaml:3");
-  EXPECT_TRUE(asks_for(options, "bits"));
+  EXPECT_TRUE(options.asks_for("bits"));
   options.set("bits", "4", kCommandLine);
-  EXPECT_TRUE(asks_for(options, "bits"));
+  EXPECT_TRUE(options.asks_for("bits"));
 }
 
 }  // namespace

@@ -174,7 +174,7 @@ def fingerprint(directory):
 
 def main():
     program, level = os.path.abspath(sys.argv[1]), sys.argv[2]
-    recipes = RECIPES | (BF16_RECIPES if level == "x86-64-v4-bf16" else {})
+    recipes = RECIPES | (BF16_RECIPES if level in ("x86-64-v4-bf16", "x86-64-v4-amx") else {})
     with tempfile.TemporaryDirectory() as directory:
         os.chdir(directory)
         for tied in (True, False):

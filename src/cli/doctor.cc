@@ -30,6 +30,8 @@ const char* isa_meaning(IsaLevel level) {
       return "AVX-512 with int8 dot products; product=f32, int8, int4, w4a8";
     case IsaLevel::v4_bf16:
       return "AVX-512 with int8 and bf16 dot products; product=f32, int8, int4, w4a8, bf16";
+    case IsaLevel::v4_amx:
+      return "AVX-512 and AMX; product=f32, int8, int4, w4a8, bf16";
   }
   return "?";
 }

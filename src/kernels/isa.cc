@@ -1,6 +1,9 @@
 #include "kernels/isa.h"
 
+#include <asm/prctl.h>
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <fstream>
@@ -12,8 +15,8 @@
 namespace jackscrew {
 
 namespace {
-constexpr std::array<IsaLevel, 4> kLevels = {IsaLevel::v3, IsaLevel::v4, IsaLevel::v4_vnni,
-                                             IsaLevel::v4_bf16};
+constexpr std::array<IsaLevel, 5> kLevels = {IsaLevel::v3, IsaLevel::v4, IsaLevel::v4_vnni,
+                                             IsaLevel::v4_bf16, IsaLevel::v4_amx};
 
 // The rest of x86-64-v3, which a virtual machine may hide by itself: the compiler uses all of it.
 // Clang 14's __builtin_cpu_supports has no names for these.
@@ -28,6 +31,22 @@ bool has_f16c_movbe_lzcnt() {
   return (basic & bit_F16C) != 0 && (basic & bit_MOVBE) != 0 && (extended & bit_LZCNT) != 0;
 }
 
+// AMX as oneDNN uses it: the CPU has its tiles and both their products, and the kernel keeps the
+// tiles' registers for those who ask for them, as oneDNN does.
+bool has_amx() {
+  constexpr unsigned kTilesAndProducts = 1U << 22 | 1U << 24 | 1U << 25;  // CPUID.7.EDX
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned features = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &features) == 0) return false;
+  constexpr unsigned long kTileData = 1UL << 18;  // the state's bit in XCR0
+  unsigned long supported = 0;
+  return (features & kTilesAndProducts) == kTilesAndProducts &&
+         syscall(SYS_arch_prctl, ARCH_GET_XCOMP_SUPP, &supported) == 0 &&
+         (supported & kTileData) != 0;
+}
+
 }  // namespace
 
 const char* isa_name(IsaLevel level) {
@@ -40,6 +59,8 @@ const char* isa_name(IsaLevel level) {
       return "x86-64-v4-vnni";
     case IsaLevel::v4_bf16:
       return "x86-64-v4-bf16";
+    case IsaLevel::v4_amx:
+      return "x86-64-v4-amx";
   }
   return "?";
 }
@@ -67,7 +88,7 @@ IsaLevel detect_isa() {
   if (!v4) return IsaLevel::v3;
   if (__builtin_cpu_supports("avx512vnni") == 0) return IsaLevel::v4;
   if (__builtin_cpu_supports("avx512bf16") == 0) return IsaLevel::v4_vnni;
-  return IsaLevel::v4_bf16;
+  return has_amx() ? IsaLevel::v4_amx : IsaLevel::v4_bf16;
 }
 
 IsaLevel choose_isa(std::string_view requested) {
@@ -76,7 +97,7 @@ IsaLevel choose_isa(std::string_view requested) {
   const auto level = parse_isa(requested);
   if (!level) {
     throw Error(ErrorKind::usage, fmt::format("isa={} is not a level", requested),
-                "use auto, x86-64-v3, x86-64-v4, x86-64-v4-vnni or x86-64-v4-bf16");
+                "use auto, x86-64-v3, x86-64-v4, x86-64-v4-vnni, x86-64-v4-bf16 or x86-64-v4-amx");
   }
   if (*level > machine) {
     throw Error(ErrorKind::device,
@@ -87,6 +108,7 @@ IsaLevel choose_isa(std::string_view requested) {
   if (*level == IsaLevel::v3) limit = dnnl::cpu_isa::avx2;
   if (*level == IsaLevel::v4) limit = dnnl::cpu_isa::avx512_core;
   if (*level == IsaLevel::v4_vnni) limit = dnnl::cpu_isa::avx512_core_vnni;
+  if (*level == IsaLevel::v4_bf16) limit = dnnl::cpu_isa::avx512_core_bf16;
   if (*level < machine && dnnl::set_max_cpu_isa(limit) != dnnl::status::success &&
       dnnl::get_effective_cpu_isa() != limit) {
     fail(ErrorKind::device, "oneDNN is already in use and cannot be limited to {}", requested);

@@ -12,10 +12,11 @@ enum class IsaLevel : int {
   v3,       // AVX2, FMA, F16C
   v4,       // AVX-512 F, BW, CD, DQ, VL
   v4_vnni,  // and int8 dot products
-  v4_bf16   // and bf16 dot products
+  v4_bf16,  // and bf16 dot products
+  v4_amx    // and AMX, by which oneDNN sums bf16 products in another order
 };
 
-// "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16".
+// "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx".
 const char* isa_name(IsaLevel level);
 std::optional<IsaLevel> parse_isa(std::string_view name);
 

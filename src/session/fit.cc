@@ -40,10 +40,16 @@ std::string hint_for(const Recipe& recipe, const ModelFiles& files, const Sessio
   return fmt::format("{} needs {}", advice->settings, advice->needs());
 }
 
-// Host memory of a run that is not booked: generated code, stacks, page tables, file buffers.
-// Measured: a run of two threads was killed with a margin of 17 MiB, but not with 19.
-int64_t beside_the_ledger(int64_t booked) {
-  return (int64_t{32} << 20) + booked / 256;
+// Host memory of a run that is not booked: generated code, scratch and heaps of threads, stacks,
+// file buffers, and page tables, which grow with what is booked. Measured on a CPU, beside 615 MiB
+// of an f32 run: 13 MiB with one thread and 7 more with each of 31 others. Where the lengths of
+// micro-batches vary, oneDNN's code for each shape comes to 35 MiB more. On the host of an H100,
+// where CUDA and its libraries are, 297 to 358 MiB (bench/results/h100-2026-11-26.log); 16 MiB more
+// are pinned where masters are copied beside the steps.
+int64_t beside_the_ledger(int64_t booked, const Recipe& recipe, const Device& device) {
+  const int64_t mib =
+      device.own_memory() ? int64_t{400} : int64_t{48} + int64_t{8} * recipe.threads;
+  return (mib << 20) + booked / 256;
 }
 
 }  // namespace
@@ -99,7 +105,7 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
            (host > 0 ? fmt::format(" and {} for masters", human_bytes(host)) : "");
   };
   // Checked even with a budget: a process that exceeds a memory limit is killed.
-  const int64_t beside = beside_the_ledger(in_machine);
+  const int64_t beside = beside_the_ledger(in_machine, recipe, *device);
   if (const auto limit = memory_limit(); limit && in_machine + beside > limit->available) {
     of_machine = std::max<int64_t>(0, limit->available - beside);
     refuse(fmt::format("{} and {} of its own, but only {} is left of the memory limit of {} ({})",
@@ -119,7 +125,7 @@ MachineMemory machine_memory(const Recipe& recipe, const SessionPlan& plan) {
   const bool beside = device->own_memory().has_value();
   MachineMemory out;
   out.needed = plan.host.peak + (beside ? 0 : plan.ledger.peak);
-  out.needed += beside_the_ledger(out.needed);
+  out.needed += beside_the_ledger(out.needed, recipe, *device);
   if (const auto limit = memory_limit()) out.available = limit->available;
   const int64_t available = available_memory_bytes();  // 0: not known
   if (!budgets_machine(recipe, plan, *device) && available > 0) {

@@ -68,7 +68,7 @@ TEST(SlowMemoryLimit, LeavesRoomForTheProgramItself) {
       run("plan --json " + tiny.settings(options + " threads=2 sequence_len=64")).out;
   const auto peak = nlohmann::json::parse(plan)["device"]["peak"].get<int64_t>();
   bool fits = false;
-  for (int64_t more = 4; more <= 44; more += 8) {
+  for (int64_t more = 4; more <= 84; more += 8) {
     const Group group(peak + (more << 20));
     if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
     const Outcome outcome = group.run_within(

@@ -112,6 +112,8 @@ TEST(Gemm, BitsDoNotDependOnThreads) {
                                     {4, 1100, 576},
                                     {300, 576, 1100},
                                     {577, 1100, 257},
+                                    {70, 2100, 130},
+                                    {70, 520, 1100},
                                     {1100, 192, 2500}}) {
         const GemmCase test{m, n, k, ta, tb, true, is_bf16, 0};
         const std::vector<float> expected = run_gemm(*one, test);
@@ -147,7 +149,9 @@ TEST(Gemm, RoundsAResultOfBf16Once) {
                                 {3, 576, 61},
                                 {33, 70, 257},
                                 {300, 43, 2500},
-                                {61, 1100, 130}}) {
+                                {61, 1100, 130},
+                                {70, 2100, 130},     // packed
+                                {70, 520, 1100}}) {  // in tiles apart
     for (int combination = 0; combination < 8; ++combination) {
       const GemmCase test{m,
                           n,

@@ -10,12 +10,15 @@ namespace jackscrew::cuda {
 
 namespace {
 
+// In the order of their names, after what is there already.
 void add_children(std::vector<fs::path>& to, const fs::path& parent, std::string_view prefix,
                   const fs::path& below) {
+  const auto before = std::ssize(to);
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(parent, ignored)) {
     if (entry.path().filename().string().starts_with(prefix)) to.push_back(entry.path() / below);
   }
+  std::sort(to.begin() + before, to.end());
 }
 
 // Directories that may hold a library, the likeliest first.
@@ -29,7 +32,6 @@ std::vector<fs::path> places(const std::vector<fs::path>& environments) {
       add_children(out, directory / "nvidia", "", "lib");
     }
   }
-  std::sort(out.begin() + 2, out.end());
   return out;
 }
 
@@ -54,15 +56,25 @@ SharedLibrary::SharedLibrary(const LibraryName& name, const std::vector<fs::path
   const std::string wanted = fmt::format("{}.{}", name.file, name.major);
   const std::vector<fs::path> directories = places(environments);
   handle_ = ::dlopen(wanted.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::string broken;  // the first that is there and cannot be loaded
   for (size_t i = 0; handle_ == nullptr && i < directories.size(); ++i) {
-    handle_ = ::dlopen((directories[i] / wanted).c_str(), RTLD_NOW | RTLD_LOCAL);
+    const fs::path path = directories[i] / wanted;
+    handle_ = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle_ != nullptr || !broken.empty()) continue;
+    const std::string why = ::dlerror();
+    std::error_code ignored;
+    if (fs::exists(path, ignored)) {
+      broken = fmt::format("{} cannot be loaded: {}", path.string(), why);
+    }
   }
   if (handle_ != nullptr) return;
   const std::string found = others(directories, name.file);
+  const std::string instead = !broken.empty() ? broken
+                              : found.empty() ? "none is found"
+                                              : "found is only " + found;
   throw Error(
       ErrorKind::device,
-      fmt::format("{} {} is wanted ({}), {}", name.product, name.major, wanted,
-                  found.empty() ? "none is found" : "found is only " + found),
+      fmt::format("{} {} is wanted ({}), {}", name.product, name.major, wanted, instead),
       fmt::format("install it, or activate a Python environment with {} (script/setup --cuda)",
                   name.package));
 }

@@ -19,7 +19,7 @@ class SharedLibrary {
  public:
   // Looks where the system's loader does, in the usual places of toolkits, then among the Python
   // wheels of these environments; takes the first of the right major version, for the life of the
-  // process. Throws Error(device) with what was found instead.
+  // process. Throws Error(device) with what was found instead, or why the first did not load.
   SharedLibrary(const LibraryName& name, const std::vector<fs::path>& environments);
 
   void* handle() const { return handle_; }  // as dlopen() gives it

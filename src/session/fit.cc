@@ -13,7 +13,7 @@ namespace jackscrew {
 namespace {
 
 std::optional<Fit> fastest_of_method(const Recipe& recipe, const ModelFiles& files) {
-  for (const Choice& choice : combinations(knobs_of(recipe))) {
+  for (const Choice& choice : combinations(knobs_of(recipe, files))) {
     auto changed = rehearse_with(recipe, files, choice.settings);
     if (!changed || !fits(changed->recipe, changed->plan)) continue;
     return Fit{std::move(changed->recipe), choice.settings, std::move(changed->plan)};

@@ -167,7 +167,8 @@ SessionUse generation_use(int64_t prompt_tokens, int64_t max_new_tokens) {
           .tokens = prompt_tokens,
           .max_positions = positions,
           .kv_tokens = positions,
-          .logits_rows = 1};
+          .logits_rows = 1,
+          .remedy = "take a smaller max_new_tokens or a shorter prompt"};
 }
 
 double Generation::decode_rate() const {

@@ -36,6 +36,8 @@ struct SessionUse {
   int64_t logits_rows = 0;    // rows of logits asked for at once; 0: none
   Place place = {};
   bool compares = false;  // texts under two models, as they are stored
+  // What takes less memory, for hints, unless it trains.
+  const char* remedy = "take a smaller sequence_len";
 };
 
 // The most tokens of a prompt and its answer in a training session that is asked for logits: its KV

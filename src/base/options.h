@@ -32,6 +32,9 @@ struct OptionSpec {
   // Whether the result of a run depends on this option; false too if it does so only through what
   // is recorded elsewhere.
   bool affects_result = true;
+  // Means nothing but to a run that trains. For options of a method's part that other commands
+  // take, too.
+  bool training_only = false;
 };
 
 // Options that belong together, under a heading of the help and of the dump.

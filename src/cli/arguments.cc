@@ -39,6 +39,11 @@ bool reads(const Subcommand& command, const OptionSet& options, const MethodTabl
   return uses(command, options, options.at(of.choice, command.name));
 }
 
+// Whether a command trains, or looks at a run that would.
+bool trains(const Subcommand& command, const OptionSet& options) {
+  return uses(command, options, options.at("learner", command.name));
+}
+
 // Whether a recipe's weights are of other data sets than those that the command line names.
 bool weighs_others(const OptionSet& options, const OptionValue& option) {
   if (option.spec.name != std::string_view("data_weights")) return false;
@@ -57,7 +62,9 @@ bool reads(const Subcommand& command, const OptionSet& options, const OptionValu
   if (uses(command, options, option)) return is_asked || !command.must_be_asked(option.spec);
   for (const MethodTable& table : method_tables()) {
     if (method_title(table) != table_of(options, option).title) continue;
-    return !is_asked || reads(command, options, table);  // a recipe's method comes with its options
+    if (!is_asked) return true;  // a recipe's method comes with its options
+    return reads(command, options, table) &&
+           (!option.spec.training_only || trains(command, options));
   }
   return false;
 }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <csignal>
 #include <iostream>
 
@@ -58,11 +59,11 @@ bool looks_like_command(std::string_view message) {
 
 void say_how(const Chat::Answer& answer, const char* stopped) {
   const Generation& generation = answer.generation;
-  write_stderr(fmt::format("[prompt {}, {} cached, {:.1f} tok/s; answer {}, {:.1f} tok/s{}]\n",
+  write_stderr(fmt::format("[prompt {}, {} cached, {:.1f} tok/s; answer {}{}{}]\n",
                            counted(answer.prompt_tokens, "token"), answer.cached,
                            token_rate(answer.computed, generation.prefill_seconds),
                            counted(static_cast<int64_t>(generation.ids.size()), "token"),
-                           generation.decode_rate(), stopped));
+                           rate_text(generation), stopped));
 }
 
 class Conversation {
@@ -119,7 +120,7 @@ class Conversation {
                       .add("tokens", answer.generation.ids.size())
                       .add("prompt_tokens", answer.prompt_tokens)
                       .add("computed_tokens", answer.computed)
-                      .add("tokens_per_second", answer.generation.decode_rate())
+                      .add("tokens_per_second", answer.generation.decode_rate().value_or(NAN))
                       .text() +
                   "\n");
       return;

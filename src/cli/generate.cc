@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 
 #include "base/console.h"
@@ -105,7 +106,7 @@ int write_answer(const Recipe& given) {
     object.add("text", text)
         .add("tokens", answer.ids.size())
         .add("prompt_tokens", prompt_tokens)
-        .add("tokens_per_second", answer.decode_rate());
+        .add("tokens_per_second", answer.decode_rate().value_or(NAN));
     fmt::print("{}\n", object.text());
   } else if (!text.ends_with('\n')) {
     fmt::print("\n");
@@ -114,11 +115,11 @@ int write_answer(const Recipe& given) {
   if (!recipe.quiet) {
     const bool full = options.max_new_tokens < recipe.max_new_tokens;
     const char* stopped = full ? "; stopped: the context is full" : "; stopped at max_new_tokens";
-    write_stderr(fmt::format("prompt {}, {:.1f} tok/s; answer {}, {:.1f} tok/s{}\n",
+    write_stderr(fmt::format("prompt {}, {:.1f} tok/s; answer {}{}{}\n",
                              counted(prompt_tokens, "token"),
                              token_rate(prompt_tokens, answer.prefill_seconds),
                              counted(static_cast<int64_t>(answer.ids.size()), "token"),
-                             answer.decode_rate(), answer.ended ? "" : stopped));
+                             rate_text(answer), answer.ended ? "" : stopped));
   }
   return 0;
 }

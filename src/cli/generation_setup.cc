@@ -53,6 +53,11 @@ double token_rate(int64_t tokens, double seconds) {
   return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0;
 }
 
+std::string rate_text(const Generation& answer) {
+  const auto rate = answer.decode_rate();
+  return rate ? fmt::format(", {:.1f} tok/s", *rate) : "";
+}
+
 void print_piece(const std::string& text) {
   if (text.empty()) return;
   // Generated text is not trusted: it must not control the terminal.

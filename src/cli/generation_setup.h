@@ -1,6 +1,8 @@
 // The setup shared by `generate` and `chat`.
 #pragma once
 
+#include <string>
+
 #include "generation/generate.h"
 #include "recipe/recipe.h"
 #include "session/model_files.h"
@@ -23,6 +25,8 @@ struct GenerationSetup {
 
 // Tokens per second; 0 when no time has passed.
 double token_rate(int64_t tokens, double seconds);
+// ", 12.3 tok/s" behind an answer's length; empty where nothing was decoded.
+std::string rate_text(const Generation& answer);
 
 // Prints to stdout and flushes; on a terminal, without control characters except line feeds and
 // tabs.

@@ -23,7 +23,8 @@ SessionUse chat_use(int64_t context) {
           .tokens = std::min(context, kPiece),
           .max_positions = context,
           .kv_tokens = context,
-          .logits_rows = 1};
+          .logits_rows = 1,
+          .remedy = "take a smaller context"};
 }
 
 Chat::Chat(Session& session, const Tokenizer& tokenizer, const ChatFormat& format,

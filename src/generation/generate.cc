@@ -167,11 +167,13 @@ SessionUse generation_use(int64_t prompt_tokens, int64_t max_new_tokens) {
           .tokens = prompt_tokens,
           .max_positions = positions,
           .kv_tokens = positions,
-          .logits_rows = 1};
+          .logits_rows = 1,
+          .remedy = "take a smaller max_new_tokens or a shorter prompt"};
 }
 
-double Generation::decode_rate() const {
-  return decode_seconds > 0.0 ? static_cast<double>(decoded) / decode_seconds : 0.0;
+std::optional<double> Generation::decode_rate() const {
+  if (decoded == 0 || decode_seconds <= 0.0) return std::nullopt;
+  return static_cast<double>(decoded) / decode_seconds;
 }
 
 Generation generate(Session& session, std::span<const int32_t> prompt,

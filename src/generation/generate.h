@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -93,7 +94,8 @@ struct Generation {
   double decode_seconds = 0;
   int64_t decoded = 0;  // forward passes of one token in decode_seconds
 
-  double decode_rate() const;  // tokens per second; 0 when nothing was decoded
+  // Tokens per second; nullopt when nothing was decoded, for the first comes with the prompt.
+  std::optional<double> decode_rate() const;
 };
 
 // Calls `use_token` with every id of the answer as it is drawn. A long prompt is computed in pieces

@@ -307,7 +307,7 @@ void Block::backward_attention(Context& context, const ForwardPass& pass, const 
   norm1_.recompute(context, pass.x, saved.norm1_rstd, normed);
   LinearInput input(normed);
   const Tensor dnormed = context.scratch.tensor(DType::f32, {tokens, config_->hidden_size});
-  const Tensor* dx = need_dx || norm1_.learns() ? &dnormed : nullptr;
+  const Tensor* dx = needs_input_gradient(need_dx) ? &dnormed : nullptr;
   q_.backward(context, input, dq_projected, dx, Accumulate::no);
   k_.backward(context, input, dk_projected, dx, Accumulate::yes);
   v_.backward(context, input, dv, dx, Accumulate::yes);

@@ -84,6 +84,8 @@ class Block {
         const ActivationTypes& types, const RopeTable& rope);
 
   bool learns() const;
+  // Whether backward() forms the gradient of what its q, k and v read.
+  bool needs_input_gradient(bool need_dx) const { return need_dx || norm1_.learns(); }
 
   // out = block(x); fills `saved`.
   void forward(Context& context, const ForwardPass& pass) const;

@@ -290,8 +290,8 @@ void Stage::backward(const Context& of_step, const Batch& batch, const Tensor& d
   Context context = of_step;
   context.rows = batch.tokens_before();
   for (size_t i = blocks_.size(); i-- > 0;) {
+    if (!reaches(i)) return;
     const bool need_dx = learns_below(i);
-    if (!need_dx && !blocks_[i].learns()) return;
     const Arena::Frame frame(context.scratch);
     BlockActivations saved;
     if (stash.recompute) {

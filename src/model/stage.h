@@ -66,6 +66,11 @@ class Stage {
   // nothing below learns, it may stop early and leave d unspecified.
   void backward(const Context& context, const Batch& batch, const Tensor& d, Stash& stash) const;
 
+  // Whether something below a block of the stage learns, so that its gradient is passed on.
+  bool learns_below(size_t block) const;
+  // Whether backward() comes as far as that block.
+  bool reaches(size_t block) const { return learns_below(block) || blocks_[block].learns(); }
+
   // What the head reads of rows of the residual stream, f32 [rows, hidden]: in context.scratch, of
   // type ActivationTypes::linear.
   Tensor head_input(Context& context, const Tensor& hidden) const;
@@ -99,7 +104,6 @@ class Stage {
   void loss_chunk(const Context& context, const Batch& batch, int64_t begin, int64_t end,
                   const Tensor& head, const Tensor& hidden, const Tensor& losses,
                   const Tensor* d) const;
-  bool learns_below(size_t block) const;
 
   ModelConfig config_;
   StageSpec spec_;

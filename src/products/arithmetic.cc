@@ -67,6 +67,15 @@ Arithmetic::Arithmetic(std::unique_ptr<const Product> product, std::vector<std::
         fmt::format("product_exclude={} changes nothing: {} is in f32 already", pattern, pattern),
         "leave it out of product_exclude");
   }
+  const auto is_rounded = [&](const WeightSpec& weight) {
+    return &product_of(weight) != &f32_product();
+  };
+  if (!excluded_.empty() && std::ranges::none_of(linears, is_rounded)) {
+    throw Error(ErrorKind::usage,
+                fmt::format("product_exclude={} leaves nothing to product={}",
+                            fmt::join(excluded_, ","), product_->name()),
+                "set product=f32 without product_exclude, or exclude less");
+  }
   for (const WeightSpec& weight : linears) product_of(weight).check(weight);
 }
 

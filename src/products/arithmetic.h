@@ -13,8 +13,8 @@ class Arithmetic {
   explicit Arithmetic(std::unique_ptr<const Product> product);
   // As above, but in f32 where a pattern of `excluded` matches. A pattern is the name of a module
   // ("down_proj"), or an end of its path in the model in which * stands for any characters
-  // ("layers.0.*"). Throws Error(usage) where the product is f32 itself, and for a pattern that
-  // matches none of `linears`, which are all that is multiplied.
+  // ("layers.0.*"). Throws Error(usage) where the product is f32 itself, for a pattern that
+  // matches none of `linears`, which are all that is multiplied, and where all of them are in f32.
   Arithmetic(std::unique_ptr<const Product> product, std::vector<std::string> excluded,
              std::span<const WeightSpec> linears);
 

@@ -48,25 +48,29 @@ constexpr OptionSpec kInt4Options[] = {
      .default_text = "2e-4",
      .help = "paper mode: learning rate of the steps, before the schedule",
      .min = 1e-12,
-     .max = 1.0},
+     .max = 1.0,
+     .training_only = true},
     {.name = "int4_cold_steps",
      .type = OptionType::integer,
      .default_text = "20",
      .help = "paper mode: optimizer steps in which W's and x's steps are dynamic and start to be "
              "learned at the last of these values",
      .min = 1,
-     .max = 1e9},
+     .max = 1e9,
+     .training_only = true},
     {.name = "int4_bit_split",
      .type = OptionType::text,
      .default_text = "6",
      .help = "paper mode: largest magnitude of the gradient's halves: 6 (as published, biased), 7 "
              "(unbiased), or off (the gradient is not rounded)",
-     .choices = "6 7 off"},
+     .choices = "6 7 off",
+     .training_only = true},
     {.name = "int4_sampling",
      .type = OptionType::text,
      .default_text = "both",
      .help = "paper mode: gradients whose rows are sampled by leverage scores",
-     .choices = "both dw dx off"}};
+     .choices = "both dw dx off",
+     .training_only = true}};
 constexpr size_t kSharedOptions = 2;  // int4_block and int4_mode
 
 int64_t block_from(const std::string& text) {

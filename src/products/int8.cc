@@ -128,7 +128,8 @@ ProductEntry int8_entry() {
        .type = OptionType::text,
        .default_text = "f32",
        .help = "arithmetic of the weights' gradients: f32, or int8 like the other two products",
-       .choices = "f32 int8"},
+       .choices = "f32 int8",
+       .training_only = true},
   };
   return {"int8", kOptions, [](const OptionSet& options, const Ops&) {
             return make_int8_product({.weight_gradient = options.text("int8_dw") == "int8"});

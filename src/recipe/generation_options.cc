@@ -64,7 +64,7 @@ constexpr OptionSpec kGenerationOptions[] = {
      .type = number,
      .default_text = "1",
      .help = "logits of tokens that the text has, prompt included: divided by this where they are "
-             "positive, else multiplied by it; 1: as they are",
+             "positive, else multiplied by it, but for those that end answers; 1: as they are",
      .min = 0.01,
      .max = 100,
      .affects_result = false},

@@ -11,6 +11,9 @@ namespace {
 
 using enum OptionType;
 
+// More than any machine has processors. With many more, OpenMP ends the program by itself.
+constexpr double kMostThreads = 4096;
+
 constexpr OptionSpec kMachineOptions[] = {
     {.name = "device",
      .type = text,
@@ -21,10 +24,10 @@ constexpr OptionSpec kMachineOptions[] = {
     {.name = "threads",
      .type = integer,
      .default_text = "all",
-     .help = "CPU threads; all (or 0): as many as the process may use",
+     .help = "CPU threads, up to 4096; all (or 0): as many as the process may use",
      .choices = "all",
      .min = 0,
-     .max = 65536,
+     .max = kMostThreads,
      .affects_result = false},
     {.name = "isa",
      .type = text,

@@ -128,8 +128,8 @@ std::span<const OptionSpec> method_options() {
       {.name = "gradient_checkpointing",
        .type = boolean,
        .default_text = "auto",
-       .help = "recompute activations in the backward pass: true, false, or auto (only if memory "
-               "requires it)",
+       .help = "recompute activations in the backward pass: true, false, or auto (only if "
+               "device_memory requires it)",
        .choices = "auto",
        .affects_result = false},
   };

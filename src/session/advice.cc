@@ -27,7 +27,7 @@ std::vector<Knob> last_resorts(const Recipe& recipe, const ModelFiles& files) {
 }
 
 std::vector<Knob> all_knobs(const Recipe& recipe, const ModelFiles& files) {
-  std::vector<Knob> knobs = knobs_of(recipe);
+  std::vector<Knob> knobs = knobs_of(recipe, files);
   for (Knob& knob : last_resorts(recipe, files)) knobs.push_back(std::move(knob));
   return knobs;
 }
@@ -112,7 +112,7 @@ std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& fil
     }
     return std::nullopt;
   };
-  if (auto advice = alone(knobs_of(recipe))) return advice;
+  if (auto advice = alone(knobs_of(recipe, files))) return advice;
   // Several knobs together, one after another, each turned as far as that saves more.
   std::vector<Position> turned;
   int64_t saving = 0;

@@ -13,7 +13,7 @@ namespace jackscrew {
 namespace {
 
 std::optional<Fit> fastest_of_method(const Recipe& recipe, const ModelFiles& files) {
-  for (const Choice& choice : combinations(knobs_of(recipe))) {
+  for (const Choice& choice : combinations(knobs_of(recipe, files))) {
     auto changed = rehearse_with(recipe, files, choice.settings);
     if (!changed || !fits(changed->recipe, changed->plan)) continue;
     return Fit{std::move(changed->recipe), choice.settings, std::move(changed->plan)};
@@ -27,11 +27,8 @@ std::string hint_for(const Recipe& recipe, const ModelFiles& files, const Sessio
     std::optional<SessionPlan> halved;
     if (!use.compares) halved = rehearse_use_with(recipe, files, "storage=bf16", use);
     const bool helps = halved && halved->ledger.peak < plan.ledger.peak;
-    const bool generates = use.kv_tokens > 0 && !use.compares;
-    return fmt::format("{}{} or take a smaller {}",
-                       recipe.device_memory ? "raise it" : "close other programs",
-                       helps ? ", set storage=bf16," : "",
-                       generates ? "max_new_tokens or context" : "sequence_len");
+    return fmt::format("{}{} or {}", recipe.device_memory ? "raise it" : "close other programs",
+                       helps ? ", set storage=bf16," : "", use.remedy);
   }
   const auto advice = fitting_advice(recipe, files, plan, budget, use.place);
   if (!advice) {
@@ -118,6 +115,16 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
   of_machine = available;
   refuse(fmt::format("{}, but only {} is free on this machine", all_needed(available),
                      human_bytes(available, in_machine)));
+}
+
+bool has_room(const Recipe& recipe, const ModelFiles& files, const SessionUse& use) {
+  try {
+    require_fit(recipe, files, use, Session::rehearse(recipe, files, use));
+    return true;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::does_not_fit) throw;
+    return false;
+  }
 }
 
 MachineMemory machine_memory(const Recipe& recipe, const SessionPlan& plan) {

@@ -32,6 +32,9 @@ bool budgets_machine(const Recipe& recipe, const SessionPlan& plan, const Device
 void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                  const SessionPlan& plan);
 
+// Whether require_fit() lets a session of that use be.
+bool has_room(const Recipe& recipe, const ModelFiles& files, const SessionUse& use);
+
 // The bytes of the machine's own memory that a run needs, and those that are available, which all
 // runs on one machine must share. nullopt: nothing but the recipe's budget limits the run.
 struct MachineMemory {

@@ -12,6 +12,7 @@ namespace {
 
 // Cost factors, for ranking only: recomputation adds a third to the arithmetic; half micro-batches
 // read and decode the weights twice as often; the others touch every weight once a step.
+constexpr double kNoSamples = 1.0005;  // nothing that is trained changes, and no step
 constexpr double kRecompute = 4.0 / 3.0;
 constexpr double kHalfBatch = 1.03;
 constexpr double kOtherOptimizer = 1.01;
@@ -21,6 +22,16 @@ constexpr double kBf16Storage = 1.02;
 constexpr double kInt8Storage = 1.04;
 constexpr double kNf4Storage = 1.5;  // costs precision rather than time, so recomputing ranks first
 constexpr double kOtherMethod = 1.5;
+
+// Where steps are short, the cache of sample answers takes more than they do, if not as the recipe
+// is, then in smaller micro-batches.
+Knob samples_knob(const Recipe& recipe, const ModelFiles& files) {
+  SessionUse use = training_use(recipe);
+  if (use.logits_rows == 0) return {};
+  while (use.tokens % 2 == 0 && use.tokens > recipe.sequence_len) use.tokens /= 2;
+  if (!answers_take_memory(use, files.config, virtual_tokens(recipe))) return {};
+  return {"", {{"report_samples=0", "no sample answers in the report", kNoSamples}}};
+}
 
 Knob recompute_knob(const Recipe& recipe) {
   if (recipe.gradient_checkpointing.value_or(false)) return {};
@@ -102,9 +113,10 @@ std::string settings_for(const char* method, const OptionSet& options) {
 
 }  // namespace
 
-std::vector<Knob> knobs_of(const Recipe& recipe) {
-  std::vector<Knob> knobs = {recompute_knob(recipe), batch_knob(recipe), optimizer_knob(recipe),
-                             update_knob(recipe), storage_knob(recipe)};
+std::vector<Knob> knobs_of(const Recipe& recipe, const ModelFiles& files) {
+  std::vector<Knob> knobs = {samples_knob(recipe, files), recompute_knob(recipe),
+                             batch_knob(recipe),          optimizer_knob(recipe),
+                             update_knob(recipe),         storage_knob(recipe)};
   add_learner_knobs(recipe, knobs);
   return knobs;
 }

@@ -26,7 +26,7 @@ struct Knob {
 
 // The knobs of a recipe, the preferred ones first: those that leave the result as it is, then those
 // of storage and of the learner in use.
-std::vector<Knob> knobs_of(const Recipe& recipe);
+std::vector<Knob> knobs_of(const Recipe& recipe, const ModelFiles& files);
 
 // Methods that take less memory but change what the run trains, the one that learns most first.
 std::vector<Position> other_methods(const Recipe& recipe, const ModelFiles& files);

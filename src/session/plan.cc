@@ -52,7 +52,9 @@ void settle_lengths(Recipe& recipe, const ModelFiles& files) {
     throw Error(ErrorKind::usage,
                 fmt::format("sequence_len {} has no room for a text after {} virtual tokens",
                             recipe.sequence_len, before),
-                "raise sequence_len, or lower prompt_tokens");
+                // An adapter has as many as it was trained with.
+                recipe.adapter.empty() ? "raise sequence_len, or lower prompt_tokens"
+                                       : "raise sequence_len");
   }
   const int64_t tokens = checked_mul(recipe.micro_batch_size, recipe.sequence_len);
   // The activations of so many tokens fit no device of today by far, and planning takes memory too.
@@ -62,7 +64,9 @@ void settle_lengths(Recipe& recipe, const ModelFiles& files) {
                 fmt::format("micro_batch_size {} x sequence_len {} is more than the {} tokens that "
                             "a micro-batch can have",
                             recipe.micro_batch_size, recipe.sequence_len, kMostTokens),
-                "lower micro_batch_size and raise gradient_accumulation_steps");
+                recipe.micro_batch_size == 1
+                    ? fmt::format("use sequence_len={} or less", kMostTokens)
+                    : "lower micro_batch_size and raise gradient_accumulation_steps");
   }
 }
 

@@ -110,7 +110,7 @@ std::optional<RanksFit> fastest_arrangement(const Recipe& recipe, const ModelFil
   std::vector<Choice> choices;
   for (const Position& arrangement : arrangements(recipe, ranks)) {
     const Recipe arranged = with_settings(recipe, arrangement.settings);
-    for (const Choice& choice : combinations(knobs_of(arranged))) {
+    for (const Choice& choice : combinations(knobs_of(arranged, files))) {
       choices.push_back(
           {join_settings(arrangement.settings, choice.settings), arrangement.cost * choice.cost});
     }

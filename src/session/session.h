@@ -36,12 +36,16 @@ struct SessionUse {
   int64_t logits_rows = 0;    // rows of logits asked for at once; 0: none
   Place place = {};
   bool compares = false;  // texts under two models, as they are stored
+  // What takes less memory, for hints, unless it trains.
+  const char* remedy = "take a smaller sequence_len";
 };
 
 // The most tokens of a prompt and its answer in a training session that is asked for logits: its KV
-// cache lies where activations do while a step lasts, and is to take no more.
-// `virtual_tokens` come before them.
+// cache lies where activations do while a step lasts, and is to take no more, but has room for 128
+// tokens, or a whole sequence, at least. `virtual_tokens` come before them.
 int64_t answer_tokens(const SessionUse& use, const ModelConfig& config, int64_t virtual_tokens);
+// Whether that least room is more than what a step that recomputes has as activations.
+bool answers_take_memory(const SessionUse& use, const ModelConfig& config, int64_t virtual_tokens);
 
 // The arenas' capacities, found by rehearsing on the plan device.
 struct ArenaSizes {

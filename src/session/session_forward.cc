@@ -18,9 +18,8 @@ Tensor view_of(std::vector<int32_t>& values) {
   return {values.data(), DType::i32, {static_cast<int64_t>(values.size())}};
 }
 
-}  // namespace
-
-int64_t answer_tokens(const SessionUse& use, const ModelConfig& config, int64_t virtual_tokens) {
+// The tokens of a cache that takes what a step has as activations at least.
+int64_t tokens_for_activations(const SessionUse& use, const ModelConfig& config) {
   // Numbers of f32 for each token. Backward needs the input of every block at least, where blocks
   // are recomputed. A cache has two rows for every block at most, beside the streams of a forward
   // pass.
@@ -28,9 +27,19 @@ int64_t answer_tokens(const SessionUse& use, const ModelConfig& config, int64_t 
   const int64_t activations = (layers + 1) * config.hidden_size;
   const int64_t kv = config.num_key_value_heads * config.head_dim;
   const int64_t cached = 2 * layers * kv + 2 * config.hidden_size;
-  const int64_t as_activations = checked_mul(use.tokens, activations) / cached;
+  return checked_mul(use.tokens, activations) / cached;
+}
+
+}  // namespace
+
+int64_t answer_tokens(const SessionUse& use, const ModelConfig& config, int64_t virtual_tokens) {
   return std::min(use.max_positions - virtual_tokens,
-                  std::max(as_activations - virtual_tokens, kShortestCache));
+                  std::max(tokens_for_activations(use, config) - virtual_tokens, kShortestCache));
+}
+
+bool answers_take_memory(const SessionUse& use, const ModelConfig& config, int64_t virtual_tokens) {
+  return virtual_tokens + answer_tokens(use, config, virtual_tokens) >
+         tokens_for_activations(use, config);
 }
 
 Tensor Session::pass_through(Context& run, InFlight& flight, KvCache* cache) {

@@ -80,6 +80,60 @@ TEST(Generate, Refusals) {
   EXPECT_NE(words.out.find("no tokenizer"), std::string::npos);
 }
 
+// The first token comes with the prompt: of an answer of one there is no rate.
+TEST(Generate, SaysNoRateOfASingleToken) {
+  const TinyRun tiny("single_token");
+  const std::string command = "generate prompt=Hello max_new_tokens=1 init=random threads=1 " +
+                              ("tokenizer=bytes model=" + tiny.config());
+  const std::string said = run(command + kErrorsOnly).out;
+  const size_t answer = said.find("answer ");
+  ASSERT_NE(answer, std::string::npos) << said;
+  EXPECT_EQ(said.find("tok/s", answer), std::string::npos) << said;
+  EXPECT_TRUE(nlohmann::json::parse(run(command + " json=true quiet=true").out)["tokens_per_second"]
+                  .is_null());
+}
+
+// Fewer tokens at a time than where there is room.
+TEST(Eval, ScoresInAsMuchMemoryAsOneTextTakes) {
+  const TinyRun tiny("narrow_eval");
+  const std::string eval =
+      "eval json=true quiet=true init=random tokenizer=bytes threads=1 "
+      "sequence_len=64 data=" +
+      tiny.eval_data() + " model=" + tiny.config();
+  const Outcome roomy = run(eval);
+  const Outcome narrow = run(eval + " device_memory=1MiB");
+  ASSERT_EQ(roomy.exit_code, 0);
+  ASSERT_EQ(narrow.exit_code, 0);
+  const auto expected = nlohmann::json::parse(roomy.out);
+  const auto actual = nlohmann::json::parse(narrow.out);
+  EXPECT_NEAR(actual["loss"].get<double>(), expected["loss"].get<double>(), 1e-5);
+  EXPECT_EQ(actual["tokens"], expected["tokens"]);
+}
+
+// What a product does in the backward pass alone.
+TEST(Eval, WarnsOfOptionsOfAProductThatOnlyTrainingReads) {
+  const std::string eval = "eval model=nowhere data=none ";
+  const std::string idle = "jackscrew: warning: eval does not use ";
+  const std::string eight = run(eval + "product=int8 int8_dw=int8" + kErrorsOnly).out;
+  EXPECT_NE(eight.find(idle + "int8_dw\n"), std::string::npos) << eight;
+  const std::string four =
+      run(eval +
+          "product=int4 int4_mode=paper int4_block=32 int4_steps=learned int4_bit_split=7 "
+          "int4_sampling=dx int4_cold_steps=3 int4_step_learning_rate=1e-4" +
+          kErrorsOnly)
+          .out;
+  for (const char* name :
+       {"int4_bit_split", "int4_sampling", "int4_cold_steps", "int4_step_learning_rate"}) {
+    EXPECT_NE(four.find(idle + name + "\n"), std::string::npos) << name << "\n" << four;
+  }
+  for (const char* name : {"int4_mode", "int4_block", "int4_steps"}) {
+    EXPECT_EQ(four.find(idle + name + "\n"), std::string::npos) << name << "\n" << four;
+  }
+  const std::string plan =
+      run(std::string("plan model=nowhere product=int8 int8_dw=int8") + kErrorsOnly).out;
+  EXPECT_EQ(plan.find("does not use"), std::string::npos) << plan;
+}
+
 // Who asks for plain text knows that there is no template, or wants none.
 TEST(Chat, MissesATemplateOnlyWhereNobodySaysWhich) {
   const TinyRun tiny("chat_plain");

@@ -105,6 +105,27 @@ TEST_P(CacheTest, TakesNoMemoryOfATrainingSession) {
     EXPECT_LE(Session::rehearse(recipe, files, use).arenas.stash, without + alignment);
   }
   EXPECT_GE(answer_tokens(use, files.config, 0), 128);
+  EXPECT_FALSE(answers_take_memory(use, files.config, 0));
+}
+
+// Where a step is shorter than the shortest cache, that cache is what is added at most.
+TEST_P(CacheTest, TakesTheShortestCacheOfAShortStep) {
+  const ModelFiles files = open_model(golden_path(GetParam()).string());
+  const ModelConfig& config = files.config;
+  const Recipe recipe = make_recipe({"method=full", "gradient_checkpointing=true"});
+  SessionUse use = training_use(16);
+  use.max_positions = 128;
+  use.logits_rows = 0;
+  const int64_t without = Session::rehearse(recipe, files, use).arenas.stash;
+  use.logits_rows = 1;
+  const int64_t with = Session::rehearse(recipe, files, use).arenas.stash;
+  EXPECT_EQ(answer_tokens(use, config, 0), 128);
+  EXPECT_TRUE(answers_take_memory(use, config, 0));
+  const int64_t kv = config.num_key_value_heads * config.head_dim;
+  const int64_t cache = 4 * 2 * config.num_hidden_layers * kv * 128;
+  const int64_t alignment = 2 * config.num_hidden_layers * 64;
+  EXPECT_GE(with, cache);
+  EXPECT_LE(with, without + cache + alignment);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CacheTest,

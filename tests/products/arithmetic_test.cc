@@ -45,7 +45,7 @@ TEST(ArithmeticTest, PatternsAreEndsOfPaths) {
   EXPECT_EQ(in_f32({"layers.1.*"}), Places({2, 3}));
   EXPECT_EQ(in_f32({"layers.1*.q_proj"}), Places({2, 4}));
   EXPECT_EQ(in_f32({"model.layers.0.self_attn.q_proj"}), Places({0}));
-  EXPECT_EQ(in_f32({"*"}), Places({0, 1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(in_f32({"layers.*"}), Places({0, 1, 2, 3, 4, 5}));
 }
 
 TEST(ArithmeticTest, RefusesWhatExcludesNothing) {
@@ -54,6 +54,10 @@ TEST(ArithmeticTest, RefusesWhatExcludesNothing) {
     const std::string refusal = error_of(ErrorKind::usage, [&] { in_f32({"lm_head", pattern}); });
     EXPECT_NE(message_of(refusal).find(pattern), std::string::npos) << refusal;
     EXPECT_NE(hint_of(refusal).find("q_proj, down_proj, lm_head"), std::string::npos) << refusal;
+  }
+  for (const std::vector<std::string>& all :
+       {std::vector<std::string>{"*"}, {"layers.*", "lm_head"}}) {
+    expect_message(ErrorKind::usage, "leaves nothing to product=int8", [&] { in_f32(all); });
   }
   expect_message(ErrorKind::usage, "in f32",
                  [] { Arithmetic(make_f32_product(), {"lm_head"}, linears()); });

@@ -1,0 +1,46 @@
+// Which settings are offered to save memory.
+#include "session/knobs.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "session/advice.h"
+#include "tests/support/golden.h"
+
+namespace jackscrew {
+namespace {
+
+// Of steps of 100 tokens the cache of sample answers takes more than they do themselves.
+TEST(Knobs, LeaveOutSamplesWhoseCacheOutgrowsAStep) {
+  const ModelFiles files = open_model("llama-130m");
+  const auto recipe_with = [](const std::string& more) {
+    return make_recipe(
+        settings_of("model=llama-130m init=random tokenizer=bytes method=qlora "
+                    "optimizer=adamw_8bit update=fused max_grad_norm=0 threads=1 lora_rank=1 "
+                    "gradient_checkpointing=true lora_target=q_proj sequence_len=100 " +
+                    more));
+  };
+  const auto peak_of = [&](const Recipe& recipe) {
+    return Session::rehearse(recipe, files, training_use(recipe)).ledger.peak;
+  };
+  const Recipe recipe = recipe_with("");
+  const int64_t enough = peak_of(recipe_with("report_samples=0"));
+  EXPECT_GT(peak_of(recipe) - enough, int64_t{3} << 20);
+  const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
+  const auto advice = fitting_advice(recipe, files, plan, {enough, {}, {}});
+  ASSERT_TRUE(advice.has_value());
+  EXPECT_EQ(advice->settings, "report_samples=0");
+  const auto offers = [&](const std::string& settings) {
+    const std::vector<Knob> knobs = knobs_of(recipe_with(settings), files);
+    return std::ranges::any_of(knobs, [](const Knob& knob) {
+      return !knob.positions.empty() && knob.positions[0].settings == "report_samples=0";
+    });
+  };
+  EXPECT_TRUE(offers("micro_batch_size=8"));  // of which a piece is as short
+  EXPECT_FALSE(offers("report_samples=0"));
+  EXPECT_FALSE(offers("sequence_len=1024"));
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -265,7 +265,7 @@ class Trainer {
                             "in {}",
                             claim_->path().string()),
                 fs::exists(result_checkpoint(step))
-                    ? same_command_again(recipe_) + " for the answers"
+                    ? same_command_again(recipe_, claim_->path()) + " for the answers"
                     : "");
   }
 

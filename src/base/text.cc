@@ -6,6 +6,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 namespace jackscrew {
@@ -214,7 +215,8 @@ bool is_repository_name(std::string_view name) {
        {".gguf", ".json", ".jsonl", ".csv", ".txt", ".safetensors", ".yaml"}) {
     if (last.ends_with(extension)) return false;
   }
-  return true;
+  std::error_code unknown;
+  return !std::filesystem::is_directory(name.substr(0, slash), unknown);
 }
 
 std::vector<std::string> split(std::string_view text, char separator) {

@@ -54,7 +54,8 @@ std::string one_line(std::string_view text);
 // Replaces the same characters, except line feeds and tabs, by U+FFFD: for text to be looked at.
 std::string without_controls(std::string_view text);
 
-// Whether it looks like a repository of a hub, ORG/NAME, and not like a path.
+// Whether it looks like a repository of a hub, ORG/NAME, and not like a path; in a directory that
+// is here it is a path.
 bool is_repository_name(std::string_view name);
 
 std::vector<std::string> split(std::string_view text, char separator);

@@ -121,6 +121,8 @@ class Conversation {
                       .add("prompt_tokens", answer.prompt_tokens)
                       .add("computed_tokens", answer.computed)
                       .add("tokens_per_second", answer.generation.decode_rate().value_or(NAN))
+                      .add("ended", what_ended(answer.generation))
+                      .add("forgotten", answer.forgotten)
                       .text() +
                   "\n");
       return;
@@ -136,11 +138,18 @@ class Conversation {
     say_how(answer, what_stopped(answer.generation));
   }
 
+  // As JSON names it.
+  std::string_view what_ended(const Generation& generation) const {
+    if (generation.ended) return "model";
+    if (interrupt_.stopped().load()) return "interrupt";
+    return std::ssize(generation.ids) >= recipe_.max_new_tokens ? "max_new_tokens" : "context";
+  }
+
   // What follows the numbers of an answer that the model has not ended itself.
   const char* what_stopped(const Generation& generation) const {
-    if (generation.ended || interrupt_.stopped().load()) return "";
-    const bool is_long = std::ssize(generation.ids) >= recipe_.max_new_tokens;
-    return is_long ? "; stopped at max_new_tokens" : "; stopped: the context is full";
+    const std::string_view by = what_ended(generation);
+    if (by == "max_new_tokens") return "; stopped at max_new_tokens";
+    return by == "context" ? "; stopped: the context is full" : "";
   }
 
   Chat& chat_;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/list_text.h"
@@ -56,17 +58,8 @@ int64_t stored_bytes(const ModelFiles& files) {
   return bytes;
 }
 
-// Both models must give ids the same meaning; a file may have padding after the common ids.
-// `tokenizer` is that of the text.
-void require_same_tokens(const ModelFiles& first, const ModelFiles& other,
-                         const Tokenizer& tokenizer) {
-  if (tokenizer.vocab_size() > other.config.vocab_size) {
-    throw Error(
-        ErrorKind::model,
-        fmt::format("{}: the tokenizer of {} has {} tokens, this model only {}", other.origin,
-                    first.origin, tokenizer.vocab_size(), other.config.vocab_size),
-        "name the model with fewer tokens first: its tokenizer reads the text");
-  }
+// Throws Error(model) where an id that both tokenizers have is of different tokens.
+void require_common_tokens(const ModelFiles& first, const ModelFiles& other) {
   if (!first.tokenizer || !other.tokenizer) return;
   const auto& a = first.tokenizer->tokens;
   const auto& b = other.tokenizer->tokens;
@@ -76,6 +69,20 @@ void require_same_tokens(const ModelFiles& first, const ModelFiles& other,
               fmt::format("{} and {} have different tokens", first.origin, other.origin),
               "models are compared token by token; jackscrew eval gives bits/byte, which are "
               "comparable");
+}
+
+// Both models must give ids the same meaning; a file may have padding after the common ids.
+// `tokenizer` is that of the text.
+void require_same_tokens(const ModelFiles& first, const ModelFiles& other,
+                         const Tokenizer& tokenizer) {
+  require_common_tokens(first, other);  // where they differ, no order of the models helps
+  if (tokenizer.vocab_size() > other.config.vocab_size) {
+    throw Error(
+        ErrorKind::model,
+        fmt::format("{}: the tokenizer of {} has {} tokens, this model only {}", other.origin,
+                    first.origin, tokenizer.vocab_size(), other.config.vocab_size),
+        "name the model with fewer tokens first: its tokenizer reads the text");
+  }
 }
 
 ModelFiles open_compared(const std::string& name, const std::string& tokenizer) {
@@ -96,18 +103,38 @@ ModelFiles open_compared(const std::string& name, const std::string& tokenizer) 
   return files;
 }
 
-void print_table(const std::vector<ComparedModel>& models, int64_t tokens) {
-  size_t width = 5;
-  for (const ComparedModel& model : models) width = std::max(width, one_line(model.name).size());
-  fmt::print("{:<{}}  {:>9}  {:>8}  {:>10}  {:>10}  {:>8}\n", "model", width, "bytes", "loss", "KL",
-             "same top-1", "tok/s");
-  for (const ComparedModel& model : models) {
-    fmt::print("{:<{}}  {:>9}  {:>8.4f}  {:>10.2e}  {:>8.2f} %  {:>8.1f}\n", one_line(model.name),
-               width, human_bytes(model.bytes), model.loss, model.divergence,
-               100.0 * model.agreement, model.rate);
+// Prints each model when it is found: a comparison that ends early has shown the others.
+class Rows {
+ public:
+  Rows(const ModelFiles& first, const std::vector<ModelFiles>& others, int64_t tokens, bool json)
+      : tokens_(tokens), json_(json), width_(std::max<size_t>(5, one_line(first.origin).size())) {
+    for (const ModelFiles& files : others) width_ = std::max(width_, one_line(files.origin).size());
   }
-  fmt::print("({}; KL of the first to each, nats a token)\n", counted(tokens, "token"));
-}
+  void print(const ComparedModel& model) {
+    if (json_) {
+      fmt::print("{}\n", to_json(model).add("tokens", tokens_).text());
+    } else {
+      if (!std::exchange(has_head_, true)) {
+        fmt::print("{:<{}}  {:>9}  {:>8}  {:>10}  {:>10}  {:>8}\n", "model", width_, "bytes",
+                   "loss", "KL", "same top-1", "tok/s");
+      }
+      fmt::print("{:<{}}  {:>9}  {:>8.4f}  {:>10.2e}  {:>8.2f} %  {:>8.1f}\n", one_line(model.name),
+                 width_, human_bytes(model.bytes), model.loss, model.divergence,
+                 100.0 * model.agreement, model.rate);
+    }
+    flush_output();
+  }
+  void end() const {
+    if (json_) return;
+    fmt::print("({}; KL of the first to each, nats a token)\n", counted(tokens_, "token"));
+  }
+
+ private:
+  int64_t tokens_;
+  bool json_;
+  size_t width_;  // of the names
+  bool has_head_ = false;
+};
 
 int compare(const Recipe& given) {
   Recipe recipe = without_training(given);
@@ -140,29 +167,38 @@ int compare(const Recipe& given) {
   for (const ModelFiles& files : others) {
     require_room_for_both({recipe, first}, {recipe, files}, use);
   }
+  const int64_t tokens = dataset.stats().trained_tokens;
   const auto reference = open_session(recipe, first, use, style);
+  Rows rows(first, others, tokens, recipe.json);
   std::vector<ComparedModel> models = {{first.origin, stored_bytes(first)}};
+  std::optional<Error> non_finite;  // of the first such model; the others are compared all the same
   for (const ModelFiles& files : others) {
     const auto session = open_session(recipe, files, use, style);
     const Comparison found = compare_sessions({*reference, first.origin}, {*session, files.origin},
                                               dataset, recipe.threads, style);
-    models[0].loss = found.reference_loss;
-    models[0].rate = found.reference_rate;
-    models.push_back({files.origin, stored_bytes(files), found.loss, found.divergence,
-                      found.agreement, found.rate});
-  }
-  const int64_t tokens = dataset.stats().trained_tokens;
-  if (recipe.json) {
-    for (const ComparedModel& model : models) {
-      fmt::print("{}\n", to_json(model).add("tokens", tokens).text());
+    if (models.size() == 1) {  // it is scored beside every other, each time with the same result
+      models[0].loss = found.reference_loss;
+      models[0].rate = found.reference_rate;
+      rows.print(models[0]);
     }
-  } else {
-    print_table(models, tokens);
+    ComparedModel& model =
+        models.emplace_back(ComparedModel{files.origin, stored_bytes(files), found.loss,
+                                          found.divergence, found.agreement, found.rate});
+    try {
+      require_finite_loss(found.loss, files.origin);
+    } catch (const Error& error) {
+      if (!non_finite) non_finite = error;
+      model.loss = model.divergence = model.agreement = std::numeric_limits<double>::quiet_NaN();
+    }
+    rows.print(model);
   }
-  if (recipe.output.empty()) return 0;
-  const std::string text = fmt::format("{}", fmt::join(recipe.eval_data, ", "));
-  write_text_atomic(recipe.output, render_comparison(models, text, tokens));
-  if (!recipe.json) fmt::print("wrote {}\n", one_line(recipe.output));
+  rows.end();
+  if (!recipe.output.empty()) {
+    const std::string text = fmt::format("{}", fmt::join(recipe.eval_data, ", "));
+    write_text_atomic(recipe.output, render_comparison(models, text, tokens));
+    if (!recipe.json) fmt::print("wrote {}\n", one_line(recipe.output));
+  }
+  if (non_finite) throw Error(*non_finite);
   return 0;
 }
 

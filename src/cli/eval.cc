@@ -37,7 +37,13 @@ HeldOut held_out(const Recipe& recipe) {
     warn_of_unused(recipe, "eval", {"eval_data", "val_size"}, " beside data");
     return {recipe.data};
   }
-  if (recipe.eval_data.empty()) return {recipe.data, recipe.val_size};
+  if (recipe.eval_data.empty()) {
+    if (recipe.val_size <= 0 && !recipe.quiet) {
+      write_stderr(fmt::format("scoring the training data: {} (this recipe holds nothing out)\n",
+                               fmt::join(recipe.data, ", ")));
+    }
+    return {recipe.data, recipe.val_size};
+  }
   if (!recipe.quiet && options.was_set("data")) {
     write_stderr(fmt::format("scoring eval_data: {}\n", fmt::join(recipe.eval_data, ", ")));
   }

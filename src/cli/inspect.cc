@@ -185,6 +185,7 @@ int inspect(const Recipe& recipe) {
     throw Error(ErrorKind::usage, "inspect needs a path",
                 "give a model directory, a GGUF file, a config.json, a shape or an adapter");
   }
+  if (!recipe.operands.empty()) warn_of_unused(recipe, "inspect", {"model"}, " beside a path");
   ordered_json json;
   if (fs::exists(fs::path(path) / kAdapterConfig)) {
     json = adapter_json(path, read_peft_adapter(path));

@@ -72,11 +72,15 @@ void print_ledger(const Ledger& ledger) {
   }
 }
 
-void print_disk(const DiskPlan& disk) {
+void print_disk(const Recipe& recipe, const DiskPlan& disk) {
   if (disk.masters > 0) print_row("masters", disk.masters, "while the run lasts");
   if (disk.checkpoints > 0) {
     print_row("checkpoints", disk.all_checkpoints(),
-              fmt::format("{} of {}", disk.checkpoints, human_bytes(disk.checkpoint)));
+              fmt::format("{} of {}{}", disk.checkpoints, human_bytes(disk.checkpoint),
+                          recipe.max_steps > 0
+                              ? ""
+                              : fmt::format(", if the run has {} steps: set max_steps for others",
+                                            kPlannedSteps)));
   }
   print_row("result", disk.result, "what the run leaves");
   if (disk.exports > 0) print_row("exports", disk.exports, "models beside it (export)");
@@ -99,7 +103,7 @@ void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPla
                 : "in addition to the above, as the device is the CPU; memory-mapped files are not "
                   "counted");
   fmt::print("  disk\n");
-  print_disk(disk_of(recipe, files));
+  print_disk(recipe, disk_of(recipe, files));
 }
 
 // Compares the plan with the budget and, where the device has none, with what the machine has free.
@@ -309,7 +313,7 @@ int show_ranks(const Recipe& recipe, const ModelFiles& files) {
     print_ledger(of.disk);
   }
   fmt::print("\n  disk, of rank 0\n");
-  print_disk(disk_of_first(recipe, files, plan));
+  print_disk(recipe, disk_of_first(recipe, files, plan));
   fmt::print("\n");
   if (plan.layout.stages > 1) {
     fmt::print(

@@ -16,6 +16,9 @@ int report(const Recipe& recipe) {
     throw Error(ErrorKind::usage, "report needs the directory of a run",
                 "give the output_dir of a training run");
   }
+  if (!recipe.operands.empty()) {
+    warn_of_unused(recipe, "report", {"output_dir"}, " beside a directory");
+  }
   fmt::print("{}\n", write_report(path).string());
   return 0;
 }

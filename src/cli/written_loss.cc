@@ -64,6 +64,7 @@ WrittenLoss measure_written(const Recipe& scoring, const ConvertedModel& model,
   const auto session = open_session(alone, files, use, style);
   loss.written = compare_sessions({*reference, model.name()}, {*session, kWrittenModel}, eval_data,
                                   scoring.threads, style);
+  require_finite_loss(loss.written.loss, kWrittenModel);
   return loss;
 }
 

@@ -26,8 +26,8 @@ struct WrittenLoss {
   JsonObject to_json() const;
 };
 
-// Measures the model in `written`; `scoring` as above. Throws what open_session() and
-// compare_sessions() throw.
+// Measures the model in `written`; `scoring` as above. Throws what open_session(),
+// compare_sessions() and require_finite_loss() throw.
 WrittenLoss measure_written(const Recipe& scoring, const ConvertedModel& model,
                             const Dataset& eval_data, const fs::path& written,
                             const ProgressStyle& style);

@@ -99,6 +99,12 @@ void require_room_for_both(const ScoredModel& reference, const ScoredModel& othe
   require_fit(reference.recipe, reference.files, use, both);
 }
 
+void require_finite_loss(double loss, const std::string& model) {
+  if (std::isfinite(loss)) return;
+  throw Error(ErrorKind::non_finite, fmt::format("the loss of {} is not finite", model),
+              "its weights are damaged or, with another product than f32, too large for it");
+}
+
 SessionUse comparison_use(int64_t sequence_len) {
   return {.training = false,
           .tokens = std::min(kChunk, sequence_len),
@@ -155,12 +161,7 @@ Comparison compare_sessions(const ComparedSession& first, const ComparedSession&
   out.agreement = sums.agreement / tokens;
   out.reference_rate = p.rate();
   out.rate = q.rate();
-  if (!std::isfinite(out.reference_loss) || !std::isfinite(out.loss)) {
-    throw Error(ErrorKind::non_finite,
-                fmt::format("the loss of {} is not finite",
-                            std::isfinite(out.reference_loss) ? second.name : first.name),
-                "its weights are damaged or, with another product than f32, too large for it");
-  }
+  require_finite_loss(out.reference_loss, first.name);
   return out;
 }
 

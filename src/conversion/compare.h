@@ -44,8 +44,12 @@ struct ComparedSession {
 // What a conversion has made, before it has its final name.
 inline constexpr const char* kWrittenModel = "the written model";
 
+// Throws Error(non_finite) unless the loss of the model is finite.
+void require_finite_loss(double loss, const std::string& model);
+
 // The ids of `dataset` must mean the same to both models. Where one has more columns of logits, for
-// padding, only those that both have count. Throws Error(non_finite) where logits are not finite.
+// padding, only those that both have count. Throws Error(non_finite) where the reference's loss is
+// not finite; that of the other the caller looks at.
 Comparison compare_sessions(const ComparedSession& reference, const ComparedSession& other,
                             const Dataset& dataset, int threads, const ProgressStyle& style);
 

@@ -138,13 +138,13 @@ class GaloreLearner : public Learner {
   LearnerNotes notes() const override {
     // Of the whole model: the stage of a pipeline that tells it may have no target.
     LearnerNotes notes;
-    notes.lines.push_back(
-        fmt::format("{} matrices in subspaces of rank {} ({}), kept as {}, refreshed every {}{}",
-                    targets_.size(), settings_.rank.text, targets_.front().name,
-                    settings_.projection->name(), counted(turns_.gap(), "step"),
-                    settings_.has_windows()
-                        ? fmt::format(" from the gradients of {}", counted(turns_.window(), "step"))
-                        : " at random"));
+    notes.lines.push_back(fmt::format(
+        "{} matrices in subspaces of rank {} (rank {} in {}), kept as {}, refreshed every {}{}",
+        targets_.size(), settings_.rank.text, settings_.rank_of(targets_.front()),
+        targets_.front().name, settings_.projection->name(), counted(turns_.gap(), "step"),
+        settings_.has_windows()
+            ? fmt::format(" from the gradients of {}", counted(turns_.window(), "step"))
+            : " at random"));
     notes.lines.push_back(fmt::format(
         "their elements move as with a learning rate of {} in full training", element_rates()));
     if (!worthless_.empty()) notes.warnings.push_back(worthless_);

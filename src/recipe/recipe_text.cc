@@ -22,7 +22,12 @@ std::string given_yaml(const Recipe& recipe) {
   for (std::string line : split(text, '\n')) {
     const std::string name = line.substr(0, line.find(':'));
     const bool is_setting = !line.empty() && line.front() != '#';
-    if (is_setting && !is_given(recipe.options.at(name, "recipe"))) {
+    const OptionValue* option = is_setting ? &recipe.options.at(name, "recipe") : nullptr;
+    if (option != nullptr && is_given(*option)) {
+      // Without a value it would read back as not given.
+      const bool is_empty = option->spec.type != OptionType::list && option->text.empty();
+      if (is_empty) line.replace(name.size() + 2, 2, "\"\"");
+    } else if (is_setting) {
       // The help stays where it is in lines that are set.
       constexpr size_t kPadding = 36;
       if (line.compare(kPadding, 2, "  ") == 0) line.erase(kPadding, 2);

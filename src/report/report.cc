@@ -48,6 +48,7 @@ class Report {
       if (kind == "memory") memory_ = &event;
       // A run that had ended may go on.
       ended_ = kind == "end" || (ended_ && kind != "start");
+      if (kind == "end" || kind == "start") result_step_ = number(event, "result_step");
     }
   }
 
@@ -109,8 +110,14 @@ class Report {
     if (const auto evals = points("eval", "eval_loss"); !evals.empty()) {
       const auto best = std::min_element(evals.begin(), evals.end(),
                                          [](const auto& a, const auto& b) { return a.y < b.y; });
-      const ChartPoint last = evals.back();
-      if (last.x > 0) {
+      // What the result has, where that is of another step than the last.
+      const auto of_result = std::ranges::find(evals, result_step_.value_or(-1), &ChartPoint::x);
+      const bool is_earlier = of_result != evals.end();
+      const ChartPoint last = is_earlier ? *of_result : evals.back();
+      if (is_earlier) {
+        add(fmt::format("{:.4f}", last.y),
+            fmt::format("held-out loss of the result, of step {:.0f}", last.x));
+      } else if (last.x > 0) {
         add(fmt::format("{:.4f}", last.y),
             ended_ ? "held-out loss at the end"
                    : fmt::format("held-out loss at step {:.0f}", last.x));
@@ -290,17 +297,18 @@ class Report {
   // Those of the present result: a run that writes another removes them. Each as it was written
   // last.
   std::string exports() const {
-    std::map<std::string, const json*> present;  // by path
+    // By the file's name: a directory may be spelled in several ways.
+    std::map<std::string, const json*> present;
     for (const json& event : events_) {
       const std::string kind = text(event, "event");
       if (kind == "end") present.clear();
-      if (kind == "export") present[text(event, "path")] = &event;
+      if (kind == "export") present[fs::path(text(event, "path")).filename().string()] = &event;
     }
     if (present.empty()) return {};
     std::string rows;
-    for (const auto& [path, event] : present) {
+    for (const auto& [name, event] : present) {
       rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-                          html_text(text(*event, "format")), html_text(path),
+                          html_text(text(*event, "format")), html_text(text(*event, "path")),
                           human_bytes(static_cast<int64_t>(number(*event, "bytes").value_or(0))));
     }
     return "<h2>Exports</h2>\n<table class=\"facts\">\n" + rows + "</table>\n";
@@ -347,6 +355,7 @@ class Report {
   const json* start_ = nullptr;   // the last
   const json* memory_ = nullptr;  // the last
   bool ended_ = false;
+  std::optional<double> result_step_;  // of the result, where it is not the last
 };
 
 }  // namespace
@@ -365,7 +374,9 @@ fs::path write_report(const fs::path& output_dir) {
   }
   const fs::path recipe = output_dir / kRecipeName;
   const fs::path page = output_dir / kReportName;
-  const std::string name = fs::absolute(output_dir).lexically_normal().filename().string();
+  fs::path directory = fs::absolute(output_dir).lexically_normal();
+  if (!directory.has_filename()) directory = directory.parent_path();  // "runs/a/", or "."
+  const std::string name = directory.filename().string();
   write_text_atomic(page, render_report(name.empty() ? "run" : name, events,
                                         fs::exists(recipe) ? read_text(recipe) : std::string()));
   return page;

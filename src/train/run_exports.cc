@@ -253,7 +253,7 @@ void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path
                   fmt::format("export={}: {}; the result is whole in {}", wanted.text, error.what(),
                               output_dir.string()),
                   fmt::format("{}{}{}, or: {}", error.hint(), error.hint().empty() ? "" : "; ",
-                              same_command_again(recipe),
+                              same_command_again(recipe, output_dir),
                               conversion_command(recipe, wanted, output_dir, adapter)));
     }
   }

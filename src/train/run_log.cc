@@ -359,6 +359,11 @@ void RunLog::saved(int64_t step, const fs::path& checkpoint) {
   say(fmt::format("saved     {}", checkpoint.string()));
 }
 
+void RunLog::takes_best(int64_t step, const std::string& best) {
+  result_step_ = step;
+  say(fmt::format("result    of the best evaluation, {}", best));
+}
+
 void RunLog::ended(int64_t done, const fs::path& output) {
   put_back(output);
   resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
@@ -373,11 +378,11 @@ void RunLog::ended(int64_t done, const fs::path& output) {
                     .add("peak_at", ledger.peak_at)
                     .add("resident_peak", resident_peak_));
   report_ranks(done);
-  events_.write(EventKind::end, done,
-                JsonObject()
-                    .add("output_dir", output.string())
-                    .add("samples", run_.data.samples.size())
-                    .add("graphs", graphs_json()));
+  JsonObject end;
+  end.add("output_dir", output.string()).add("samples", run_.data.samples.size());
+  end.add("graphs", graphs_json());
+  if (result_step_) end.add("result_step", *result_step_);
+  events_.write(EventKind::end, done, end);
   const bool beside = run_.crew.session().device().own_memory().has_value();
   say(fmt::format("memory    peak {} allocated, {} resident{}", human_bytes(ledger.peak),
                   human_bytes(resident_peak_), beside ? " on the host" : ""));

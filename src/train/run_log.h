@@ -65,6 +65,8 @@ class RunLog {
   void event(int64_t step, const LearnerEvent& event) {
     events_.write(event.name.c_str(), step, event.fields);
   }
+  // The result is that of an earlier step than the last, `best` says which.
+  void takes_best(int64_t step, const std::string& best);
   // Writes the last events of a run whose result is in `output`, and its peak memory.
   void ended(int64_t done, const fs::path& output);
 
@@ -100,6 +102,7 @@ class RunLog {
   Work unlogged_;           // of this process, since the last line of the log
   int64_t earlier_tokens_;  // of an earlier process, after its last log line
   int64_t resident_peak_ = 0;
+  std::optional<int64_t> result_step_;  // of the result, where it is not the last
   bool warned_of_graphs_ = false;
   bool warned_of_no_gradient_ = false;
 };

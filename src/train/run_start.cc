@@ -299,8 +299,9 @@ void require_lanes_of(const Recipe& recipe, int ranks) {
 
 std::string how_to_go_on(const Recipe& recipe, const RunStart& start, const fs::path& checkpoint) {
   // Where nothing was saved since, the command begins where this one did.
-  const std::string again =
-      checkpoint == start.checkpoint ? "run the same command again" : same_command_again(recipe);
+  const std::string again = checkpoint == start.checkpoint
+                                ? "run the same command again"
+                                : same_command_again(recipe, checkpoint.parent_path());
   return fmt::format("{} to continue from {}", again, checkpoint.string());
 }
 
@@ -374,18 +375,26 @@ int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch) {
   return std::max<int64_t>(1, static_cast<int64_t>(steps));
 }
 
-std::string same_command_again(const Recipe& recipe) {
+std::string same_command_again(const Recipe& recipe, const fs::path& output_dir) {
   std::string without;
   if (recipe.resume != "auto") without += " resume=" + shell_word(recipe.resume);
   if (recipe.overwrite) without += " overwrite=true";
-  return fmt::format("run the same command again{}{}", without.empty() ? "" : " without", without);
+  // As it was given: Recipe::output_dir follows a directory that is moved before the first step.
+  const fs::path given = recipe.options.text("output_dir");
+  const bool moved = output_dir != given && !is_same_file(output_dir, given);
+  if (!moved) {
+    return fmt::format("run the same command again{}{}", without.empty() ? "" : " without",
+                       without);
+  }
+  return fmt::format("run the same command with output_dir={}{}{}", shell_word(output_dir.string()),
+                     without.empty() ? "" : " and without", without);
 }
 
 Error lost_after_the_result(const Error& lost, const Recipe& recipe, const fs::path& output_dir) {
   const bool lacks = lacks_exports(recipe, output_dir);
   return {lost.kind(),
           fmt::format("the result is whole in {}, but {}", output_dir.string(), lost.what()),
-          lacks ? same_command_again(recipe) + " for the exports" : lost.hint()};
+          lacks ? same_command_again(recipe, output_dir) + " for the exports" : lost.hint()};
 }
 
 Schedule run_schedule(const Recipe& recipe, int64_t total_steps) {

@@ -26,8 +26,9 @@ int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch);
 
 // For a hint: how a run goes on from what it has left in output_dir, "run the same command again",
 // without the settings that would begin elsewhere: overwrite=true, resume=never or a checkpoint
-// that later ones have replaced.
-std::string same_command_again(const Recipe& recipe);
+// that later ones have replaced. `output_dir` is where it is now: where it was moved, the command
+// must name it.
+std::string same_command_again(const Recipe& recipe, const fs::path& output_dir);
 
 // What is told where other ranks are lost when only exports are left to do: `lost`, and that the
 // result is whole in output_dir.

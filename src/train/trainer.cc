@@ -265,7 +265,7 @@ class Trainer {
                             "in {}",
                             claim_->path().string()),
                 fs::exists(result_checkpoint(step))
-                    ? same_command_again(recipe_) + " for the answers"
+                    ? same_command_again(recipe_, claim_->path()) + " for the answers"
                     : "");
   }
 
@@ -372,7 +372,7 @@ class Trainer {
     }
     restore_states(path);
     saved_step_ = done;
-    say(fmt::format("result    of the best evaluation, {}", watch_.best_text()));
+    log_->takes_best(watch_.best()->step, watch_.best_text());
   }
 
   // `updates`: how many came before what went wrong.

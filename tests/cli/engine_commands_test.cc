@@ -172,6 +172,10 @@ TEST(Plan, ExitCodeAndJson) {
   const auto planned = nlohmann::json::parse(run(plan + " --json").out);
   EXPECT_EQ(planned["fits"], true);
   for (const char* key : {"device", "host", "disk", "peak_at"}) EXPECT_TRUE(planned.contains(key));
+  // How many checkpoints there will be depends on the steps, which the data alone would say.
+  const std::string assumed = ", if the run has 10000 steps";
+  EXPECT_NE(run(plan + " save_steps=9").out.find(assumed), std::string::npos);
+  EXPECT_EQ(run(plan + " save_steps=9 max_steps=90").out.find(assumed), std::string::npos);
   const std::string peak = std::to_string(planned["device"]["peak"].get<int64_t>());
   EXPECT_EQ(run(plan + " device_memory=" + peak + "B").exit_code, 0);
   const Outcome tight = run(plan + " device_memory=10KiB");

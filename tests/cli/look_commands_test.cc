@@ -37,6 +37,24 @@ TEST(Inspect, Model) {
   EXPECT_EQ(model["storage"]["f32"]["tensors"], model["tensors"].size());
 }
 
+TEST(Inspect, SaysThatAPathLeavesNoModelToShow) {
+  const std::string path = golden_model("gqa_tied");
+  EXPECT_EQ(run("inspect " + path + " model=" + golden_model("odd") + kErrorsOnly).out,
+            "jackscrew: warning: inspect does not use model beside a path\n");
+  EXPECT_EQ(run("inspect model=" + path + kErrorsOnly).out, "");
+}
+
+// In a directory that is here, a name is no repository of a hub.
+TEST(Inspect, APathThatIsMistypedIsNothingToDownload) {
+  const TemporaryDirectory directory("jackscrew_mistyped");
+  fs::create_directory(directory.path() / "runs");
+  const std::string inspect = "cd " + directory.path().string() + " && " + kProgram + " inspect ";
+  const Outcome here = run_shell(inspect + "runs/fist" + kErrorsOnly);
+  expect_refused(here, 5, {"model runs/fist does not exist\n"});
+  EXPECT_EQ(here.out.find("hf download"), std::string::npos) << here.out;
+  expect_refused(run_shell(inspect + "org/name" + kErrorsOnly), 5, {"hf download org/name"});
+}
+
 TEST(Inspect, TextListsTensorsOnRequest) {
   const std::string path = golden_model("odd");
   const Outcome brief = run("inspect " + path);

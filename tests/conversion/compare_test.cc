@@ -180,6 +180,43 @@ TEST_F(SlowConversion, CompareNamesTheModelThatIsNotFinite) {
   };
   refused(fmt::format("{0} {0} {1}", path("base"), path("broken")));
   refused(path("broken") + " " + path("base"));
+  // What the others are is measured and shown all the same.
+  const Outcome outcome =
+      run(fmt::format("compare {0} {1} {0} {2} threads=1 --quiet --json output={3} 2>/dev/null",
+                      path("base"), path("broken"), eval(), path("page.html")));
+  EXPECT_EQ(outcome.exit_code, 6);
+  std::vector<json> lines;
+  std::istringstream text(outcome.out);
+  for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+  ASSERT_EQ(lines.size(), 3u);
+  for (const char* value : {"loss", "kl", "agreement"}) {
+    EXPECT_TRUE(lines[1][value].is_null()) << lines[1];
+  }
+  EXPECT_EQ(lines[2]["kl"], 0.0);
+  EXPECT_NE(tiny_.text("page.html").find("<td>nan</td>"), std::string::npos);
+}
+
+TEST_F(SlowConversion, CompareShowsWhatItFoundBeforeItIsStopped) {
+  constexpr int kModels = 40;
+  std::string command = "compare";
+  for (int i = 0; i < kModels; ++i) command += " " + path("base");
+  command += fmt::format(" eval_data={} sequence_len=64 threads=1 --quiet --json", tiny_.data());
+  Child child(command, path("said"));
+  const auto shown = [&] {
+    const bool any = fs::exists(path("said")) && fs::file_size(path("said")) > 0;
+    return any ? std::ranges::count(tiny_.text("said"), '\n') : 0;
+  };
+  EXPECT_TRUE(child.until([&] { return shown() >= 2; }));
+  child.stop(SIGINT);
+  EXPECT_GE(shown(), 2);
+  EXPECT_LT(shown(), kModels);
+}
+
+// Naming the one with fewer tokens first would not help.
+TEST_F(SlowConversion, CompareSaysThatTokensDifferBeforeTheirNumber) {
+  fs::copy(path("base"), path("small"));
+  fs::copy(golden_model("gqa_tied"), path("other"));
+  expect_refusal(fmt::format("compare {} {} {}", path("base"), path("other"), eval()), 5, {});
 }
 
 // Every command says what it leaves out of data.

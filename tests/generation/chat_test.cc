@@ -166,6 +166,7 @@ TEST(ChatProgram, AnswersLineByLine) {
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_EQ(lines[0]["text"], lines[1]["text"]);
   EXPECT_GT(lines[2]["prompt_tokens"], lines[1]["prompt_tokens"]);
+  for (const nlohmann::json& line : lines) EXPECT_EQ(line["forgotten"], 0) << line;
   // A command of the program, and no message.
   const Outcome help = chat("/help\\n", "max_new_tokens=4 2>&1");
   EXPECT_EQ(help.exit_code, 0);
@@ -198,6 +199,36 @@ TEST(ChatProgram, AnswersLineByLine) {
       std::string::npos)
       << longest.out;
   EXPECT_NE(longest.out.find("warning: chat does not use prompt\n"), std::string::npos);
+}
+
+// Whoever reads JSON hears of what was dropped, and of answers that were cut.
+TEST(ChatProgram, JsonSaysWhatEndedAnAnswer) {
+  const TinyRun tiny("chat_ended");
+  const auto chat = [&](const std::string& input, const std::string& more) {
+    const Outcome outcome =
+        run_shell("printf '" + input + "' | " + std::string(kProgram) + " chat --json model=" +
+                  tiny.config() + " init=random tokenizer=bytes chat_template=chatml threads=1 " +
+                  more + " 2>/dev/null");
+    EXPECT_EQ(outcome.exit_code, 0);
+    std::vector<nlohmann::json> lines;
+    std::istringstream text(outcome.out);
+    for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  };
+  // One token, unless that is the end.
+  const auto short_one = chat("Hi\\n", "max_new_tokens=1");
+  ASSERT_EQ(short_one.size(), 1u);
+  EXPECT_EQ(short_one[0]["ended"], short_one[0]["tokens"] == 1 ? "max_new_tokens" : "model");
+  // A message takes 53 tokens with its marks: two have no room beside an answer.
+  const auto two = chat("Hi\\nHi\\n", "context=80 max_new_tokens=100");
+  ASSERT_EQ(two.size(), 2u);
+  for (const nlohmann::json& line : two) {
+    const bool is_full = line["prompt_tokens"].get<int>() + line["tokens"].get<int>() == 80;
+    EXPECT_EQ(line["ended"], is_full ? "context" : "model") << line;
+  }
+  EXPECT_EQ(two[0]["forgotten"], 0);
+  EXPECT_EQ(two[1]["forgotten"], 1);
+  EXPECT_EQ(two[1]["text"], two[0]["text"]);
 }
 
 // Those of a soft prompt, which stand before every text.

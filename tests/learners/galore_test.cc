@@ -392,11 +392,18 @@ TEST(GaloreNotes, AreOfTheWholeModel) {
   learner->begin_run(20);
   const LearnerNotes notes = learner->notes();
   ASSERT_EQ(notes.lines.size(), 2u);
-  EXPECT_TRUE(notes.lines[0].starts_with("2 matrices in subspaces of rank 8 ")) << notes.lines[0];
+  const std::string of_first = " in model.layers.0.mlp.up_proj.weight), kept as ";
+  EXPECT_TRUE(notes.lines[0].starts_with("2 matrices in subspaces of rank 8 (rank 8" + of_first))
+      << notes.lines[0];
   EXPECT_NE(notes.lines[1].find("a learning rate of 0.01 "), std::string::npos) << notes.lines[1];
   ASSERT_EQ(notes.warnings.size(), 2u);
   EXPECT_NE(notes.warnings[0].find("breaks even"), std::string::npos) << notes.warnings[0];
   EXPECT_TRUE(notes.warnings[1].starts_with("update_rounding=nearest")) << notes.warnings[1];
+  const auto quarter = galore_learner({{"galore_rank", "25%"}});
+  quarter->plan(weights);
+  quarter->begin_run(20);
+  const std::string line = quarter->notes().lines.at(0);
+  EXPECT_TRUE(line.starts_with("2 matrices in subspaces of rank 25% (rank 3" + of_first)) << line;
 }
 
 // A window without gradients, such as one of frozen inputs, keeps the subspace.

@@ -39,8 +39,10 @@ TEST(GivenYaml, ReadsBackAsTheMethodItIsOf) {
 
 TEST(GivenYaml, KeepsWhatWasGivenEvenWhereItIsTheDefault) {
   OptionSet options = run_options(method_tables());
-  for (const auto& [name, value] :
-       {std::pair{"sequence_len", "1024"}, {"data", "a b.jsonl,c"}, {"output", "m.gguf"}}) {
+  for (const auto& [name, value] : {std::pair{"sequence_len", "1024"},
+                                    {"data", "a b.jsonl,c"},
+                                    {"output", "m.gguf"},
+                                    {"prompt", ""}}) {
     options.set(name, value, kCommandLine);
   }
   const Recipe recipe = resolve_recipe(options, method_tables());
@@ -48,6 +50,7 @@ TEST(GivenYaml, KeepsWhatWasGivenEvenWhereItIsTheDefault) {
   expect_same(recipe, resolve_recipe(read_back(text), method_tables()));
   EXPECT_NE(text.find("\nsequence_len: 1024 "), std::string::npos) << text;
   EXPECT_NE(text.find("\noutput: m.gguf "), std::string::npos) << text;
+  EXPECT_NE(text.find("\nprompt: \"\" "), std::string::npos) << text;
 }
 
 TEST(OptionSet, ARecipeOfAllOptionsAsksForNoDefault) {

@@ -166,6 +166,36 @@ TEST(Report, SaysHowFarAnInterruptedRunIs) {
   }
 }
 
+// The result may be of an earlier step than the last.
+TEST(Report, ShowsTheLossThatTheResultHas) {
+  std::vector<json> events = {{{"event", "start"}, {"step", 0}},
+                              {{"event", "eval"}, {"step", 4}, {"eval_loss", 2.5}},
+                              {{"event", "eval"}, {"step", 8}, {"eval_loss", 3.5}},
+                              {{"event", "end"}, {"step", 8}}};
+  const std::string last = render_report("run", events, "");
+  EXPECT_NE(last.find("<b>3.5000</b><span>held-out loss at the end<"), std::string::npos) << last;
+  EXPECT_NE(last.find("the best, at step 4"), std::string::npos) << last;
+  events.back()["result_step"] = 4;
+  const std::string best = render_report("run", events, "");
+  EXPECT_NE(best.find("<b>2.5000</b><span>held-out loss of the result, of step 4<"),
+            std::string::npos)
+      << best;
+  EXPECT_EQ(best.find("at the end"), std::string::npos) << best;
+  EXPECT_EQ(best.find("the best, at step"), std::string::npos) << "it is shown already";
+}
+
+// A repeated command may spell output_dir in another way.
+TEST(Report, ShowsAnExportOnce) {
+  const std::vector<json> events = {
+      {{"event", "start"}, {"step", 0}},
+      {{"event", "end"}, {"step", 8}},
+      {{"event", "export"}, {"step", 8}, {"format", "gguf"}, {"path", "out/exports/m.gguf"}},
+      {{"event", "export"}, {"step", 8}, {"format", "gguf"}, {"path", "/a/out/exports/m.gguf"}}};
+  const std::string page = render_report("run", events, "");
+  EXPECT_EQ(count(page, "exports/m.gguf"), 1) << page;
+  EXPECT_EQ(count(page, "<td>/a/out/exports/m.gguf</td>"), 1) << page;
+}
+
 // What another process adds to a finished run a day later is not training.
 TEST(Report, CountsTheTimeOfTraining) {
   std::vector<json> events = {{{"event", "start"}, {"step", 0}, {"time", 0}},
@@ -264,6 +294,15 @@ TEST(ReportProgram, IsWrittenByTrainAndAgain) {
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.out, file.string() + "\n");
   EXPECT_EQ(tiny.text("out/report.html"), page);
+  // However the directory is spelled.
+  for (const std::string& spelled : {std::string("../out/"), std::string(".")}) {
+    const Outcome there = run_shell("cd " + tiny.path("out").string() + " && " + kProgram +
+                                    " report " + spelled + " output_dir=elsewhere 2>&1");
+    EXPECT_NE(there.out.find("warning: report does not use output_dir beside a directory\n"),
+              std::string::npos)
+        << there.out;
+    EXPECT_EQ(tiny.text("out/report.html"), page) << spelled;
+  }
   const Outcome none = run("report " + tiny.path("nothing").string() + " 2>&1");
   EXPECT_EQ(none.exit_code, 2);
   EXPECT_NE(none.out.find("is not a run directory"), std::string::npos) << none.out;

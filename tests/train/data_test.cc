@@ -152,6 +152,11 @@ TEST_F(SlowData, ADirectoryOfFiles) {
   const Outcome split = run("eval " + with_data + of_model + "val_size=0.5 2>&1");
   EXPECT_EQ(split.exit_code, 0) << split.out;
   EXPECT_NE(split.out.find("scoring what val_size holds out"), std::string::npos) << split.out;
+  const Outcome trained_on = run("eval " + with_data + of_model + "2>&1");
+  EXPECT_EQ(trained_on.exit_code, 0) << trained_on.out;
+  EXPECT_NE(trained_on.out.find("scoring the training data: " + tiny_.data() + " (this recipe"),
+            std::string::npos)
+      << trained_on.out;
   EXPECT_EQ(split.out.find("does not use"), std::string::npos) << split.out;
   // In a recipe it may stand for another command.
   const std::string recipe = tiny_.file("run.yaml", "val_size: 0.5\n");

@@ -1,5 +1,6 @@
 // An output_dir that is not where it was named, or is moved or removed while a run writes to it,
 // through the program.
+#include "formats/checkpoint.h"
 #include "tests/cli/expect_refused.h"
 #include "tests/support/tiny_run.h"
 
@@ -10,9 +11,9 @@ class SlowMovedOutput : public ::testing::TestWithParam<const char*> {
  protected:
   SlowMovedOutput() : tiny_("moved_output") {}
 
-  // Halts a run in `out` after its first checkpoint.
+  // Halts a run in `out` after its first checkpoint; what it prints goes to the file `said`.
   std::unique_ptr<Child> halted() {
-    auto child = std::make_unique<Child>(tiny_.train("out", settings_));
+    auto child = std::make_unique<Child>(tiny_.train("out", settings_), tiny_.path("said"));
     const fs::path log = tiny_.path("out/train_log.jsonl");
     EXPECT_TRUE(child->until([&] {
       return fs::exists(log) && read_text(log).find("\"event\": \"save\"") != std::string::npos;
@@ -63,6 +64,26 @@ TEST_P(SlowMovedOutput, ARunKeepsToTheDirectoryThatItClaimed) {
   tiny_.lose_result("out_old");
   fs::remove_all(tiny_.path("out_old/checkpoint-40"));
   tiny_.must_train("out_old", settings_);
+  expect_whole("out_old");
+}
+
+// The same command would begin anew under the old name.
+TEST_P(SlowMovedOutput, AStopSaysWhereItGoesOn) {
+  const auto first = halted();
+  fs::rename(tiny_.path("out"), tiny_.path("out_old"));
+  first->signal(SIGINT);
+  first->signal(SIGCONT);
+  EXPECT_EQ(first->wait(), 130);
+  const fs::path moved = fs::canonical(tiny_.path("out_old"));
+  const std::vector<fs::path> left = list_checkpoints(moved);
+  ASSERT_FALSE(left.empty());
+  const std::string said = tiny_.text("said");
+  EXPECT_NE(said.find("hint: run the same command with output_dir=" + moved.string() +
+                      " to continue from " + left.back().string() + "\n"),
+            std::string::npos)
+      << said;
+  tiny_.must_train("out_old", settings_);
+  EXPECT_EQ(tiny_.losses("out_old").size(), 40u);
   expect_whole("out_old");
 }
 

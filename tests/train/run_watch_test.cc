@@ -78,6 +78,11 @@ TEST_P(RunWatchMethods, TheResultIsThatOfTheBestEvaluation) {
   ASSERT_LT(losses.back().first, 60);
   EXPECT_EQ(losses.end() - best, 4);
   EXPECT_TRUE(fs::exists(tiny.path("out") / fmt::format("checkpoint-{}", best->first)));
+  EXPECT_EQ(tiny.events("out", "end").at(0)["result_step"], best->first);
+  EXPECT_NE(tiny.text("out/report.html")
+                .find(fmt::format("<b>{:.4f}</b><span>held-out loss of the result, of step {}<",
+                                  best->second, best->first)),
+            std::string::npos);
   const bool is_adapter = fs::exists(tiny.path("out/adapter_model.safetensors"));
   if (!is_adapter) {
     const Outcome outcome =

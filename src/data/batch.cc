@@ -1,6 +1,7 @@
 #include "data/batch.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "base/checked.h"
@@ -117,8 +118,16 @@ BatchSampler::BatchSampler(const Dataset& dataset, const BatchOptions& options)
     }
     tokens_per_epoch_ += length(i);
   }
+  // Positions of a micro-batch are counted in 32 bits.
+  constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
+  if (options.micro_batch_size > kMostTokens / options.sequence_len) {
+    throw Error(ErrorKind::usage,
+                fmt::format("micro_batch_size {} x sequence_len {} is more than the {} tokens that "
+                            "a micro-batch can have",
+                            options.micro_batch_size, options.sequence_len, kMostTokens),
+                "lower micro_batch_size and raise gradient_accumulation_steps");
+  }
   rows_per_step_ = checked_mul(options.micro_batch_size, options.gradient_accumulation_steps);
-  narrow<int32_t>(checked_mul(options.micro_batch_size, options.sequence_len));
   // Every epoch has the same number of rows, see pack_best_fit().
   auto first = std::make_shared<const Epoch>(plan(0));
   rows_per_epoch_ = first->rows.size();

@@ -64,8 +64,9 @@ struct BatchOptions {
 // epoch gets the remainder and may be smaller. Thread-safe.
 class BatchSampler {
  public:
-  // `dataset` must outlive the sampler. Throws Error(usage) for options below 1, Error(data) when
-  // the dataset is empty or a sequence is longer than sequence_len.
+  // `dataset` must outlive the sampler. Throws Error(usage) for options below 1 and for
+  // micro-batches of more tokens than 32 bits count, Error(data) when the dataset is empty or a
+  // sequence is longer than sequence_len.
   BatchSampler(const Dataset& dataset, const BatchOptions& options);
 
   // Step `index` >= 0, counted over all epochs: a pure function of the dataset, the options and the

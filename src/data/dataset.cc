@@ -96,10 +96,12 @@ std::vector<std::string> data_warnings(const DatasetStats& stats, TargetUse use,
             ? "; with a reasoning_content beside its content it can"
             : fmt::format("; with a reasoning_content beside their content {} of them can",
                           stats.notes.thoughtless);
+    const char* them = stats.notes.untrainable == 1 ? "it" : "them";
     warnings.push_back(fmt::format(
-        "{} cannot be {}: the chat template writes earlier turns differently once the "
-        "conversation continues{}",
-        counted(stats.notes.untrainable, "answer"), learns ? "trained on" : "scored", way_on));
+        "{} cannot be {}: the chat template does not write {} as its generation prompt begins {}, "
+        "changes {} once the conversation continues, or has {} outside of {{% generation %}}{}",
+        counted(stats.notes.untrainable, "answer"), learns ? "trained on" : "scored", them, them,
+        them, them, way_on));
   }
   if (stats.notes.after_part_of_prompt > 0 && learns) {
     warnings.push_back(fmt::format(

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/encode_records.h"
+#include "text/jinja/failure.h"
 #include "text/jinja/value.h"
 #include "text/tokenizer/tokenizer_json.h"
 
@@ -185,13 +186,17 @@ DatasetBuilder::DatasetBuilder(const Tokenizer* tokenizer, const DatasetOptions&
   }
 }
 
-void DatasetBuilder::count_text(const Record& record) {
+void DatasetBuilder::count_text(const Record& record, const std::string& place) {
   const auto count = [&](std::string_view text) {
     stats().text_bytes += std::ssize(text);
     text_crc_.add(text);
   };
   // Before the texts, so that one text is never taken for the end of another.
-  text_crc_.add(std::visit(Outline{stats().records}, record));
+  try {
+    text_crc_.add(std::visit(Outline{stats().records}, record));
+  } catch (const jinja::Failure& failure) {
+    throw Error(ErrorKind::data, fmt::format("{}: {}", place, failure.what()));
+  }
   std::visit(TextsOf<decltype(count)>{count}, record);
 }
 
@@ -323,20 +328,24 @@ Dataset Dataset::read(const DataPlace& from, const Tokenizer& tokenizer,
   DatasetBuilder builder(&tokenizer, options);
   DatasetStats& counts = builder.stats();
   counts.room = room;
+  const auto bad = [&](const Error& error) {
+    if (options.skip_bad_records) return counts.add_bad(error.what());
+    throw Error(error.kind(), error.what(),
+                fmt::format("{}{}on_bad_record=skip leaves such records out", error.hint(),
+                            error.hint().empty() ? "" : "; "));
+  };
   const auto use = [&](const Record& record, Example example, const std::string& place) {
-    builder.count_text(record);
+    try {
+      builder.count_text(record, place);
+    } catch (const Error& error) {
+      return bad(error);
+    }
     if (const auto* document = std::get_if<DocumentRecord>(&record)) {
       builder.add_text(example);
       if (document->ends) builder.end_text();
     } else {
       builder.add_record(std::move(example), place);
     }
-  };
-  const auto bad = [&](const Error& error) {
-    if (options.skip_bad_records) return counts.add_bad(error.what());
-    throw Error(error.kind(), error.what(),
-                fmt::format("{}{}on_bad_record=skip leaves such records out", error.hint(),
-                            error.hint().empty() ? "" : "; "));
   };
   encode_records(files, options.max_samples, tokenizer, options.examples, options.threads, use,
                  progress, bad);

@@ -25,8 +25,10 @@ class DatasetBuilder {
   DatasetBuilder(const Tokenizer* tokenizer, const DatasetOptions& options);
 
   // Counts the texts of a record for the statistics and the fingerprint, which do not depend on how
-  // they are encoded. Call it for every record, before its example is added.
-  void count_text(const Record& record);
+  // they are encoded. Call it for every record, before its example is added; `place` is for
+  // messages. Throws Error(data), and counts nothing, where tools are too long to be written as
+  // JSON.
+  void count_text(const Record& record, const std::string& place);
   // Adds the example of one whole record; `place` is for messages.
   void add_record(Example example, const std::string& place);
   // Adds the next part of a text that is cut into windows; and ends the text.

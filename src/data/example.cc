@@ -123,12 +123,13 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
     }
   } else if (const auto* text = std::get_if<TextRecord>(&record)) {
     example = from_text(tokenizer, text->text, true, true);
+    example.notes.empty = has_empty_text(record) ? 1 : 0;
   } else {
     const auto& document = std::get<DocumentRecord>(record);
     example = from_text(tokenizer, document.text, document.begins, false);
+    example.notes.empty = has_empty_text(record) ? 1 : 0;
     note_other_bytes(tokenizer, document.text, example.notes);
   }
-  if (has_empty_text(record)) example.notes.empty = 1;
   if (options.train_on_inputs) {
     std::fill(example.train.begin(), example.train.end(), uint8_t{1});
     example.notes.untrainable = example.notes.thoughtless = 0;

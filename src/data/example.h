@@ -13,7 +13,7 @@ namespace jackscrew {
 
 // Counts of irregularities in records.
 struct RecordNotes {
-  int64_t untrainable = 0;           // answers whose place in the rendered text is unknown
+  int64_t untrainable = 0;           // answers to be trained that cannot be, see RenderedChat
   int64_t thoughtless = 0;           // those of them that lack thoughts, see RenderedChat
   int64_t after_part_of_prompt = 0;  // trained answers, see RenderedChat
   int64_t unended = 0;               // trained answers without a token that ends them

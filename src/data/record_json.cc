@@ -77,14 +77,21 @@ std::string fields_hint(const RecordJson& object) {
     return fmt::format("{}; write each turn of {} as messages with role and content", kRecordKeys,
                        list);
   }
-  if (!list.empty() && object[list].is_array()) {
+  const bool has_turns = !list.empty() && object[list].is_array() && !object[list].empty();
+  const auto is_text = [&](const std::string& key) {
+    return !key.empty() && object[key].is_string();
+  };
+  if (has_turns && object[list][0].is_object()) {
     set = "field_messages=" + list;
-  } else if (!question.empty() && !answer.empty()) {
+  } else if (is_text(question) && is_text(answer)) {
     set = pair_options(object, question, answer);
   } else if (const std::string text =
                  first_of(object, {"text", "content", "document", "body", "story"});
-             !text.empty()) {
+             is_text(text)) {
     set = "field_text=" + text;
+  } else if (has_turns) {
+    return fmt::format("{}; write each turn of {} as an object with role and content", kRecordKeys,
+                       list);
   }
   return fmt::format("{}; to read other keys, set {}", kRecordKeys, set);
 }
@@ -158,7 +165,9 @@ std::optional<std::string> content_of(const RecordJson& message, const std::stri
   for (const RecordJson& part : *found) {
     if (!part.is_object() || !part.contains("text")) {
       fail_record(place, fmt::format("\"{}\" has a part that is not text", key),
-                  "only text is trained on");
+                  part.is_object() ? "only text is trained on"
+                                   : "a part is an object with type and text, or the content is "
+                                     "one text");
     }
     text += required(part, "text", place);
   }
@@ -186,7 +195,9 @@ Message to_message(const RecordJson& item, const std::string& role_key,
   const bool has_calls = !calls.is_null();
   if (has_calls) calls = calls_of(calls, place);
   const auto content =
-      role == "function_call" ? std::nullopt : content_of(item, content_key, has_calls, place);
+      role == "function_call"
+          ? std::nullopt
+          : content_of(item, content_key, has_calls && !calls.empty(), place);
   if (content) {
     message.content = *content;
   } else {

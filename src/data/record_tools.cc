@@ -7,8 +7,15 @@
 namespace jackscrew {
 
 jinja::Value template_value(const RecordJson& json, const std::string& place) {
+  // Around a message's field there are the message, the list of messages, and what a template
+  // makes of that: `loop` for one.
+  constexpr int kMost = jinja::kMaxDepth - 4;
   try {
-    return jinja::from_json(json);
+    jinja::Value value = jinja::from_json(json);
+    if (value.depth() > kMost) {
+      fail(ErrorKind::data, "JSON nested more than {} deep, which a template may see", kMost);
+    }
+    return value;
   } catch (const Error& error) {
     throw Error(error.kind(), fmt::format("{}: {}", place, error.what()), error.hint());
   }

@@ -327,6 +327,11 @@ void find_records_of(const fs::path& file, const FoundCallback& use,
 size_t first_part(std::string_view text, size_t limit) {
   if (text.size() <= limit) return text.size();
   const auto is_space = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
+  // GPT-2's pattern cuts spaces before the last of them, which it finds by what follows: only a
+  // line's end that is alone is one of its own wherever the text ends.
+  for (size_t end = limit; end > 1; --end) {
+    if (text[end - 1] == '\n' && !is_space(text[end - 2]) && !is_space(text[end])) return end;
+  }
   for (size_t end = limit; end > 0; --end) {
     if (text[end - 1] == '\n' && !is_space(text[end])) return end;
   }

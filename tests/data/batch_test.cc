@@ -282,6 +282,15 @@ TEST(BatchSampler, KeepsThePartialStepAndRefusesNonsense) {
   BatchOptions bad;
   bad.micro_batch_size = 0;
   expect_error(ErrorKind::usage, "at least 1", [&] { BatchSampler(dataset, bad); });
+  bad = batch_options(8, false);
+  for (const int64_t many : {int64_t{1} << 28, INT64_MAX}) {
+    bad.micro_batch_size = many;
+    expect_error(ErrorKind::usage,
+                 fmt::format("micro_batch_size {} x sequence_len 8 is more than the 2147483647 "
+                             "tokens that a micro-batch can have",
+                             many),
+                 [&] { BatchSampler(dataset, bad); });
+  }
 }
 
 TEST(EvaluationBatches, KeepTheOrder) {

@@ -203,6 +203,13 @@ TEST(Records, HintsSayWhichFieldsWouldDo) {
   ends(hint(R"({"dialogue": [{"role": "user", "content": "a"}]})"), "field_messages=dialogue");
   EXPECT_TRUE(hint(R"({"turns": [{"human": "a", "assistant": "b"}]})")
                   .ends_with("; write each turn of turns as messages with role and content"));
+  // What an option would not read, none is named for.
+  EXPECT_TRUE(hint(R"({"dialog": ["a", "b"]})")
+                  .ends_with("; write each turn of dialog as an object with role and content"));
+  ends(hint(R"({"dialog": ["a", "b"], "question": "a", "answer": "b"})"),
+       "field_instruction=question field_output=answer");
+  ends(hint(R"({"question": "a", "answer": {"text": "b"}})"),
+       "field_instruction=KEY field_output=KEY, field_messages=KEY or field_text=KEY");
   ends(hint(R"({"title": "a", "content": "b"})"), "field_text=content");
   ends(hint(R"({"a": "b"})"),
        "field_instruction=KEY field_output=KEY, field_messages=KEY or field_text=KEY");

@@ -106,7 +106,6 @@ TEST(Tools, OfShareGpt) {
             "tool: noon|assistant: Now.|[{\"name\": \"now\"}]");
 }
 
-// Content that is missing, null or empty is three things to a template, as in transformers.
 // As OpenAI wrote them before there were tools: a call is a member of its message, and its result
 // is of the role "function".
 TEST(Tools, OfOldFunctionCalls) {
@@ -176,6 +175,7 @@ TEST(Tools, MayBeTextsOfJson) {
                 "a.jsonl:1, message 1: \"tool_calls\" is not a list");
 }
 
+// Content that is missing, null or empty is three things to a template, as in transformers.
 TEST(Tools, MayComeWithoutContent) {
   const auto call = [](const std::string& content) {
     return std::get<ConversationRecord>(parse_record(
@@ -209,7 +209,9 @@ TEST(Tools, PartsOfText) {
   EXPECT_EQ(record.messages[0].content, "one two");
   EXPECT_TRUE(record.messages[0].fields.empty());
   refuse_record(R"({"messages": [{"role": "user", "content": [{"type": "image", "url": "x"}]}]})",
-                "a.jsonl:1, message 1: \"content\" has a part that is not text");
+                "a.jsonl:1, message 1: \"content\" has a part that is not text | only text is");
+  refuse_record(R"({"messages": [{"role": "user", "content": ["a", "b"]}]})",
+                "\"content\" has a part that is not text | a part is an object with type and text");
 }
 
 TEST(Tools, WhatIsWrongIsNamed) {
@@ -273,6 +275,17 @@ TEST(Tools, AreNotLostWithoutAWord) {
   EXPECT_EQ(rendered(own_format("{{ tools }}"), none), "[]");
   EXPECT_FALSE(render_chat(without, none.messages, false, none.tools).unused_tools);
   EXPECT_EQ(rendered(named_format("plain"), none), "a\n\n");
+  // So is an empty list of calls, which some exporters write into every message.
+  const ConversationRecord uncalled = parse(Json::parse(
+      R"({"messages": [{"role": "user", "content": "q", "tool_calls": []},
+                       {"role": "assistant", "content": "a", "tool_calls": []}]})"));
+  EXPECT_EQ(rendered(own_format("{{ messages[1].tool_calls }}"), uncalled), "[]");
+  EXPECT_FALSE(render_chat(without, uncalled.messages).unused_tools);
+  EXPECT_EQ(rendered(named_format("plain"), uncalled), "q\n\na</s>");
+  refuse_record(R"({"messages": [{"role": "assistant", "tool_calls": []}]})",
+                "\"content\" is missing");
+  refuse_record(R"({"messages": [{"role": "assistant", "content": null, "tool_calls": []}]})",
+                "\"content\" is null");
 }
 
 // Nor is what else a message holds; and of a call that is not written an empty answer would be
@@ -329,8 +342,9 @@ TEST(Tools, CallsAreTrainedWithThoughts) {
   DatasetStats stats;
   stats.notes = without;
   EXPECT_EQ(data_warnings(stats).at(0),
-            "1 answer cannot be trained on: the chat template writes earlier turns differently "
-            "once the conversation continues; with a reasoning_content beside its content it can");
+            "1 answer cannot be trained on: the chat template does not write it as its generation "
+            "prompt begins it, changes it once the conversation continues, or has it outside of "
+            "{% generation %}; with a reasoning_content beside its content it can");
   stats.notes += without;
   stats.notes.untrainable = 3;
   EXPECT_TRUE(data_warnings(stats).at(0).ends_with(
@@ -339,6 +353,35 @@ TEST(Tools, CallsAreTrainedWithThoughts) {
   const RecordNotes earlier = notes("", R"({"role": "user", "content": "and?"}, )");
   EXPECT_EQ(earlier.untrainable, 1);
   EXPECT_EQ(earlier.thoughtless, 0);
+}
+
+// Arguments that are nested deeper than a template can take, in whatever it wraps them.
+TEST_F(DatasetTest, CallsThatAreTooDeepAreBad) {
+  const auto record = [](size_t levels) {
+    std::string arguments;
+    for (size_t i = 1; i < levels; ++i) arguments += R"({"a": )";
+    arguments += "{}" + std::string(levels - 1, '}');
+    return R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", )"
+           R"("content": "yes", "tool_calls": [{"function": {"name": "f", "arguments": )" +
+           Json(arguments).dump() + "}}]}]}";
+  };
+  const std::string good = record(1);
+  DatasetOptions o = options(1000);
+  o.examples.format = own_format(
+      "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c | tojson }}"
+      "{% endfor %}{% endfor %}");
+  EXPECT_EQ(read("a.jsonl", good + "\n" + record(93), o).stats().examples, 2);
+  for (const size_t levels : {94u, 95u, 96u, 97u, 98u}) {
+    SCOPED_TRACE(levels);
+    const std::string text = good + "\n" + record(levels);
+    o.skip_bad_records = false;
+    expect_error(ErrorKind::data, "a.jsonl:2, message 2: JSON nested more than ",
+                 [&] { read("a.jsonl", text, o); });
+    o.skip_bad_records = true;
+    const DatasetStats stats = read("a.jsonl", text, o).stats();
+    EXPECT_EQ(stats.bad, 1);
+    EXPECT_EQ(stats.examples, 1);
+  }
 }
 
 // What a template takes to be there is missing in a record: that is the record's fault. What no

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "text/chat/builtin_templates.h"
+#include "text/jinja/failure.h"
 
 namespace jackscrew {
 
@@ -31,11 +32,15 @@ constexpr std::string_view kIpython = "ipython";
 
 bool has_calls(const Message& message) {
   const jinja::Value* calls = jinja::find_variable(message.fields, std::string(kCalls));
-  return calls != nullptr && !calls->is_none();
+  return calls != nullptr && calls->truth();
 }
 
 // Where data have what a model thought before its answer.
 constexpr std::string_view kThoughts[] = {"reasoning_content", "reasoning", "thinking"};
+
+bool is_blank(const std::string& text) {
+  return text.find_first_not_of(" \t\r\n") == std::string::npos;
+}
 
 // Notes what is in a conversation's messages that its format does not write. `mentions(name)` says
 // whether it may write a field.
@@ -53,8 +58,8 @@ void note_unwritten(std::span<const Message> messages, const Mentions& mentions,
     };
     const bool has_thoughts = std::ranges::any_of(message.fields, is_thought);
     if (has_thoughts && std::ranges::none_of(kThoughts, mentions)) chat.unused_thoughts = true;
-    const bool is_blank = message.content.find_first_not_of(" \t\r\n") == std::string::npos;
-    const bool is_empty = is_blank && std::ranges::none_of(message.fields, is_written);
+    const bool is_empty =
+        is_blank(message.content) && std::ranges::none_of(message.fields, is_written);
     if (message.trained && is_empty) chat.empty_answer = true;
   }
 }
@@ -264,6 +269,7 @@ class Renderer {
       if ((run.origin & jinja::kGenerated) != 0) mark(trained, {begin, run.end}, 1);
       begin = run.end;
     }
+    const int64_t missed = not_generated(text, trained);
     for (size_t i = 0; i < messages_.size(); ++i) {
       if (!is_answer(i) || messages_[i].trained) continue;
       if (const auto span = locate(i, text)) {
@@ -276,7 +282,36 @@ class Renderer {
         return message.role == "assistant" && message.trained;
       });
     }
-    return 0;
+    return missed;
+  }
+
+  // The answers to be trained that have a text, of which nothing is `generated`. Where as many
+  // parts of the text are as there are answers, each is taken to have one: finding an answer takes
+  // two renderings.
+  int64_t not_generated(const Text& text, const std::vector<uint8_t>& generated) const {
+    size_t parts = 0, answers = 0;
+    for (size_t i = 0; i < generated.size(); ++i) {
+      if (generated[i] != 0 && (i == 0 || generated[i - 1] == 0)) ++parts;
+    }
+    for (size_t i = 0; i < messages_.size(); ++i) answers += is_answer(i) ? 1 : 0;
+    if (parts >= answers) return 0;
+    const auto is_outside = [&](size_t answer) {
+      if (parts == 0) return true;
+      const auto span = locate(answer, text);
+      return span && std::all_of(generated.begin() + static_cast<std::ptrdiff_t>(span->begin),
+                                 generated.begin() + static_cast<std::ptrdiff_t>(span->end),
+                                 [](uint8_t one) { return one == 0; });
+    };
+    int64_t count = 0;
+    for (size_t i = 0; i < messages_.size(); ++i) {
+      const Message& message = messages_[i];
+      const bool is_empty =
+          is_blank(message.content) && std::ranges::none_of(message.fields, [](const auto& field) {
+            return field.second.truth();
+          });
+      if (is_answer(i) && message.trained && !is_empty && is_outside(i)) ++count;
+    }
+    return count;
   }
 
   static void mark(std::vector<uint8_t>& trained, const Span& span, uint8_t value) {
@@ -432,59 +467,10 @@ RenderedChat render_chat(const ChatFormat& format, std::span<const Message> mess
   } catch (const Error& error) {
     if (!error.hint().empty() || !std::ranges::any_of(messages, lacks_text)) throw;
     throw Error(error.kind(), error.what(), kAddContent);
+  } catch (const jinja::Failure& failure) {
+    // Messages beyond the limits of values, before the template has seen them.
+    throw Error(ErrorKind::data, failure.what());
   }
-}
-
-EncodedSegments encode_segments(const Tokenizer& tokenizer, std::span<const Segment> segments) {
-  EncodedSegments out;
-  const auto append = [&](std::span<const int32_t> ids, bool trained) {
-    out.ids.insert(out.ids.end(), ids.begin(), ids.end());
-    out.trained.resize(out.ids.size(), trained ? 1 : 0);
-  };
-  std::string pending;  // text without special tokens, not encoded yet
-  bool pending_trained = false;
-  TextPlace place = TextPlace::begin;
-  const auto flush = [&] {
-    if (pending.empty()) return;
-    append(tokenizer.encode(pending, false, place), pending_trained);
-    place = TextPlace::inside;
-    pending.clear();
-  };
-  for (const Segment& segment : segments) {
-    if (segment.trained != pending_trained) flush();
-    pending_trained = segment.trained;
-    std::string_view rest = segment.text;
-    while (segment.is_template_text) {
-      const auto special = tokenizer.next_special(rest);
-      if (!special) break;
-      pending += rest.substr(0, special->begin);
-      flush();
-      append({&special->id, 1}, segment.trained);
-      place = TextPlace::after_special;
-      rest.remove_prefix(special->begin + special->size);
-    }
-    pending += rest;
-  }
-  flush();
-  const auto begins_with_bos = [&](size_t count) {
-    return tokenizer.bos() >= 0 && out.ids.size() >= count &&
-           std::all_of(out.ids.begin(), out.ids.begin() + static_cast<std::ptrdiff_t>(count),
-                       [&](int32_t id) { return id == tokenizer.bos(); });
-  };
-  if (tokenizer.add_bos() && !begins_with_bos(1)) {
-    out.ids.insert(out.ids.begin(), tokenizer.bos());
-    out.trained.insert(out.trained.begin(), 0);
-  }
-  while (begins_with_bos(2)) {
-    out.ids.erase(out.ids.begin());
-    out.trained.erase(out.trained.begin());
-    out.dropped_bos = true;
-  }
-  for (size_t i = 0; i < out.ids.size(); ++i) {
-    const bool ends = out.trained[i] != 0 && (i + 1 == out.ids.size() || out.trained[i + 1] == 0);
-    if (ends && tokenizer.kind(out.ids[i]) != TokenKind::special) ++out.unended;
-  }
-  return out;
 }
 
 }  // namespace jackscrew

@@ -60,7 +60,8 @@ struct Segment {
 
 struct RenderedChat {
   std::vector<Segment> segments;
-  // Answers that should be trained and cannot be, because their part of the text is unknown.
+  // Answers that should be trained and cannot be, because their part of the text is unknown, or the
+  // template writes none of it within {% generation %}.
   int64_t untrainable = 0;
   int64_t thoughtless = 0;  // those of them that could be with a reasoning_content
   // Trained answers that follow a part of the generation prompt: the template ends that with more,

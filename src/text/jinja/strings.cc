@@ -40,8 +40,7 @@ Values split_at_spaces(const Text& text, int64_t max_splits) {
   size_t begin = skip_spaces(text.view(), 0);
   while (begin < text.size()) {
     if (max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits) {
-      const size_t end = trimmed_end(text.view());
-      parts.emplace_back(text.substr(begin, end - begin));
+      parts.emplace_back(text.substr(begin, text.size() - begin));
       break;
     }
     size_t end = begin;

@@ -40,6 +40,15 @@ size_t first_word(std::string_view text) {
   return std::min(text.find(kSpaceMark, end), text.size());
 }
 
+// The place for the id of a token that is one character; null for any other token.
+int32_t* character_place(std::string_view token, std::vector<int32_t>& ids) {
+  const Utf8Step first = utf8_step(token, 0);
+  if (first.status != Utf8Status::valid || first.length != token.size()) return nullptr;
+  const size_t character = utf8_character(token, 0);
+  ids.resize(std::max(ids.size(), character + 1), -1);
+  return &ids[character];
+}
+
 }  // namespace
 
 void TokenizerData::set_pre_tokenizer(std::string_view name) {
@@ -129,7 +138,7 @@ BpeMerger Tokenizer::index_vocabulary() {
   for (size_t i = 0; i < data_.tokens.size(); ++i) {
     if (data_.kinds[i] == TokenKind::normal) index_normal_token(static_cast<int32_t>(i), alphabet);
   }
-  index_bytes_of_literals(alphabet);
+  index_literals(alphabet);
   const auto bytes = std::count_if(alphabet.byte_ids.begin(), alphabet.byte_ids.end(),
                                    [](int32_t id) { return id >= 0; });
   if (data_.spelling == Spelling::byte_map && bytes == 0) {
@@ -186,20 +195,21 @@ void Tokenizer::index_normal_token(int32_t id, BpeAlphabet& alphabet) {
   }
   bytes_[index] = without_marks(token, " ");
   if (data_.ignore_merges) words_.emplace(token, id);
-  const Utf8Step first = utf8_step(token, 0);
-  if (first.status == Utf8Status::valid && first.length == token.size()) {
-    const size_t character = utf8_character(token, 0);
-    std::vector<int32_t>& ids = alphabet.character_ids;
-    ids.resize(std::max(ids.size(), character + 1), -1);
-    ids[character] = id;
-  }
+  if (int32_t* place = character_place(token, alphabet.character_ids)) *place = id;
 }
 
-// A literal may be spelled as a byte is, such as "é" for 0xE9, and stays that byte's token.
-void Tokenizer::index_bytes_of_literals(BpeAlphabet& alphabet) const {
-  if (data_.spelling != Spelling::byte_map) return;
+// A literal may be spelled as a byte is, such as "é" for 0xE9, and stays that byte's token; where
+// tokens are spelled as text, an added one may be a character, and stays its token where what is
+// normalized is not the literal. A special token is none where it is not looked for.
+void Tokenizer::index_literals(BpeAlphabet& alphabet) const {
   for (size_t i = 0; i < data_.tokens.size(); ++i) {
     if (!is_literal(data_.kinds[i])) continue;
+    if (data_.spelling == Spelling::text) {
+      if (data_.kinds[i] != TokenKind::added) continue;
+      int32_t* place = character_place(data_.tokens[i], alphabet.character_ids);
+      if (place != nullptr && *place < 0) *place = static_cast<int32_t>(i);
+      continue;
+    }
     const auto bytes = unmap_bytes(data_.tokens[i]);
     if (!bytes || bytes->size() != 1) continue;
     int32_t& id = alphabet.byte_ids[static_cast<uint8_t>((*bytes)[0])];

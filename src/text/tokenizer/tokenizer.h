@@ -142,7 +142,7 @@ class Tokenizer {
   void check_ids() const;
   void index_tokens();
   void index_normal_token(int32_t id, BpeAlphabet& alphabet);
-  void index_bytes_of_literals(BpeAlphabet& alphabet) const;
+  void index_literals(BpeAlphabet& alphabet) const;
   BpeMerger make_merger(BpeAlphabet alphabet);
   // Added tokens: all, as they are spelled; those found before the text is normalized; or those
   // found behind that, spelled as they are then.

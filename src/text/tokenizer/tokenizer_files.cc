@@ -168,7 +168,7 @@ FoundTokenizer read_tokenizer(const fs::path& path) {
     fs::path directory = is_file ? path.parent_path() : path;
     if (directory.empty()) directory = ".";
     if (auto data = read_tokenizer_directory(directory)) return {directory, std::move(*data)};
-  } else if (path.extension() == ".gguf") {
+  } else if (is_gguf_file(path)) {
     const GgufFile file(path);
     const GgufTokenizerMetadata metadata = gguf_tokenizer(file);
     if (!metadata.model.empty()) return {path, gguf_tokenizer_data(metadata, path.string())};

@@ -1,6 +1,7 @@
 #include "text/tokenizer/tokenizer_json.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "text/tokenizer/byte_map.h"
 #include "text/tokenizer/tokenizer_parts.h"
@@ -16,6 +17,21 @@ constexpr size_t kMaxGrowth = 64;  // of a text by normalizers; real ones reach 
 
 std::string type_of(const Json& object) {
   return object.at("type").get<std::string>();
+}
+
+// Of equal merges Hugging Face's tokenizers know the last alone.
+void keep_last_of_equal(std::vector<std::pair<std::string, std::string>>& merges) {
+  std::unordered_set<std::string> later;
+  later.reserve(merges.size());
+  std::vector<std::pair<std::string, std::string>> kept;
+  kept.reserve(merges.size());
+  for (auto merge = merges.rbegin(); merge != merges.rend(); ++merge) {
+    const auto& [left, right] = *merge;
+    const bool is_last = later.insert(fmt::format("{} {}{}", left.size(), left, right)).second;
+    if (is_last) kept.push_back(std::move(*merge));
+  }
+  std::ranges::reverse(kept);
+  merges = std::move(kept);
 }
 
 void read_model(const Json& model, TokenizerData& data) {
@@ -44,6 +60,7 @@ void read_model(const Json& model, TokenizerData& data) {
       data.merges.emplace_back(merge.at(0).get<std::string>(), merge.at(1).get<std::string>());
     }
   }
+  keep_last_of_equal(data.merges);
   data.ignore_merges = flag(model, "ignore_merges", false);
   data.fuse_missing = flag(model, "fuse_unk", false);
   if (const std::string unk = text_of(model, "unk_token"); !unk.empty()) {

@@ -208,6 +208,41 @@ TEST(ChatFormat, TrainsWhatIsGenerated) {
   EXPECT_EQ(marked(render_chat(format, messages)), "Q: S\nQ: Q1\nA: A1</s>\nQ: Q2\nA: [A2</s>]\n");
 }
 
+TEST(ChatFormat, SaysWhichAnswersAreNotGenerated) {
+  const auto untrainable = [](const std::string& answer, std::vector<Message> messages) {
+    const RenderedChat chat = render_chat(
+        own_format("{% for m in messages %}{% if m.role == 'assistant' %}A: " + answer +
+                   "{% else %}Q: {{ m.content }}\n{% endif %}{% endfor %}"
+                   "{% if add_generation_prompt %}A: {% endif %}"),
+        messages);
+    return chat.untrainable;
+  };
+  const std::string always = "{% generation %}{{ m.content }}\n{% endgeneration %}";
+  const std::string never = "{{ m.content }}\n{% if false %}" + always + "{% endif %}";
+  const std::string second = "{% if m.content == 'A2' %}" + always + "{% else %}" +
+                             "{{ m.content }}\n{% endif %}";
+  EXPECT_EQ(untrainable(always, kTurns), 0);
+  EXPECT_EQ(untrainable(never, kTurns), 2);
+  EXPECT_EQ(untrainable(second, kTurns), 1);
+  // Context is not missed, nor is what says nothing.
+  std::vector<Message> messages = kTurns;
+  messages[2].trained = false;
+  EXPECT_EQ(untrainable(second, messages), 0);
+  EXPECT_EQ(untrainable(never, messages), 1);
+  messages[2] = {"assistant", ""};
+  EXPECT_EQ(untrainable(never, messages), 1);
+}
+
+// Before the template has seen them: the message around a field is a value too.
+TEST(ChatFormat, MessagesBeyondTheLimitsOfValuesAreTheDatas) {
+  jinja::Value deep = jinja::None{};
+  for (int i = 0; i < jinja::kMaxDepth; ++i) deep = jinja::Value::list({deep});
+  Message message{"user", "q"};
+  message.fields.emplace_back("x", deep);
+  expect_error(ErrorKind::data, "nested more than 100 deep",
+               [&] { render_chat(own_format("{{ messages }}"), {&message, 1}); });
+}
+
 TEST(ChatFormat, SaysWhichAnswersCannotBeTrained) {
   // Earlier answers lose their thoughts, as in Qwen 3.
   const ChatFormat format = own_format(

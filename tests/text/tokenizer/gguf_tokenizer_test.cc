@@ -1,6 +1,7 @@
 // Tokenizers to GGUF and back: the same ids.
 #include "text/tokenizer/gguf_tokenizer.h"
 
+#include "tests/formats/gguf_builder.h"
 #include "tests/text/fixture.h"
 #include "text/tokenizer/byte_map.h"
 #include "text/tokenizer/sentencepiece.h"
@@ -55,6 +56,22 @@ TEST(GgufTokenizer, ByteLevelNeedsItsMerges) {
   metadata.tokens = {"a", "\u0120", "<|end|>"};
   metadata.token_types = {1, 1, 3};
   EXPECT_EQ(gguf_tokenizer_data(metadata, "m.gguf").tokens, metadata.tokens);
+}
+
+// What a file is, its first bytes say, as they do for model=.
+class GgufTokenizerFile : public DirectoryTest {};
+
+TEST_F(GgufTokenizerFile, IsFoundWhateverItIsCalled) {
+  GgufBuilder out;
+  out.text("tokenizer.ggml.model", "llama");
+  out.texts("tokenizer.ggml.tokens", {"<unk>", "\u2581", "a"});
+  out.array<float>("tokenizer.ggml.scores", GgufType::f32, {0.0f, -1.0f, -2.0f});
+  out.array<int32_t>("tokenizer.ggml.token_type", GgufType::i32, {2, 1, 1});
+  for (const char* name : {"m.gguf", "M.GGUF", "blob"}) {
+    EXPECT_EQ(read_tokenizer(write(name, out.build())).data.tokens.size(), 3u) << name;
+  }
+  expect_error(ErrorKind::model, "there is no tokenizer in",
+               [&] { read_tokenizer(write("no.gguf", "none")); });
 }
 
 // As llama.cpp does: the key of the file, else the name of its pre-tokenizer.

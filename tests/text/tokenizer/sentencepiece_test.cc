@@ -320,6 +320,25 @@ TEST_F(TokenizerModel, IsReadWithTheConfigurationBeside) {
   EXPECT_EQ(read().tokens, golden_data("llama2").tokens);
 }
 
+// As Hugging Face's tokenizers do, whose model finds it in the vocabulary: normalized, the literal
+// is "\u2581\u00e9", which is not in the text.
+TEST(TextVocabulary, AnAddedCharacterStaysItsToken) {
+  TokenizerData data;
+  data.spelling = Spelling::text;
+  data.tokens = {"<unk>", "\u2581", "c", "a", "f", "\u00e9"};
+  data.kinds.assign(6, TokenKind::normal);
+  data.kinds[0] = TokenKind::special;
+  data.kinds[5] = TokenKind::added;
+  data.missing_id = data.unk = 0;
+  data.normalizer.push_back({NormalizerStep::Kind::prepend, {}, "\u2581"});
+  data.normalized_literals = {5};
+  EXPECT_EQ(Tokenizer(data).encode("caf\u00e9", false), (Ids{1, 2, 3, 4, 5}));
+  EXPECT_EQ(Tokenizer(data).encode("\u00e9", false), (Ids{5}));
+  // A special token's spelling is text where special tokens are not looked for.
+  data.kinds[5] = TokenKind::special;
+  EXPECT_EQ(Tokenizer(data).encode("caf\u00e9", false), (Ids{1, 2, 3, 4, 0}));
+}
+
 TEST(TextVocabulary, RefusesWhatCannotBeRight) {
   const Json good = Json::parse(read_text(text_data() / "llama2_tokenizer.json"));
   const auto refuse = [&](const std::string& part, const char* patch) {

@@ -378,6 +378,20 @@ TEST(TokenizerJson, ReadsDecodersThatFindNothing) {
   }
 }
 
+// As Hugging Face's tokenizers do.
+TEST(TokenizerJson, OfEqualMergesTheLastCounts) {
+  Json file = Json::parse(read_text(text_data() / "smollm_tokenizer.json"));
+  const auto ids = [&](const Json& merges) {
+    file["model"]["vocab"] = {{"a", 0}, {"b", 1}, {"c", 2}, {"ab", 3}, {"bc", 4}};
+    file["model"]["merges"] = merges;
+    file["added_tokens"] = Json::array();
+    return Tokenizer(parse_tokenizer_json(file.dump(), "t.json")).encode("abc", false);
+  };
+  EXPECT_EQ(ids({"a b", "b c"}), (Ids{3, 2}));
+  EXPECT_EQ(ids({"a b", "b c", "a b"}), (Ids{0, 4}));
+  EXPECT_EQ(ids({"a b", "b c", "b c"}), (Ids{3, 2}));
+}
+
 TEST(TokenizerJson, NamesWhatItCannotRead) {
   const Json good = Json::parse(read_text(text_data() / "smollm_tokenizer.json"));
   const auto refuse = [&](const std::string& part, const char* patch) {

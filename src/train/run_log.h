@@ -13,6 +13,7 @@
 #include "report/tensorboard.h"
 #include "session/evaluate.h"
 #include "train/crew.h"
+#include "train/output_dir.h"
 #include "train/run_data.h"
 #include "train/train_console.h"
 
@@ -65,8 +66,9 @@ class RunLog {
   void event(int64_t step, const LearnerEvent& event) {
     events_.write(event.name.c_str(), step, event.fields);
   }
-  // Writes the last events of a run whose result is in `output`, and its peak memory.
-  void ended(int64_t done, const fs::path& output);
+  // Writes the last events of a run whose result is in `output_dir`, and its peak memory. Waits for
+  // room on a full disk (saving.h): without its `end`, the run would not count as finished.
+  void ended(int64_t done, OutputClaim& output_dir);
 
  private:
   struct Work {

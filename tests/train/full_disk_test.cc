@@ -4,6 +4,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/small_disk.h"
 #include "tests/support/tiny_run.h"
+#include "train/output_dir.h"
 #include "train/saving.h"
 
 namespace jackscrew {
@@ -59,6 +60,21 @@ class SlowFullDisk : public ::testing::Test {
     return tiny_.text("said").find(words) != std::string::npos;
   }
 
+  // The room that the files of the result in `output` take, in whole pages.
+  int64_t room_of_result(const std::string& output) const {
+    int64_t room = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(tiny_.path(output))) {
+      const std::string name = entry.path().filename().string();
+      const bool is_of_run = name == "recipe.yaml" || name == "train_log.jsonl" ||
+                             name == "report.html" || name.starts_with("events");
+      if (is_of_run || !entry.is_regular_file()) continue;
+      room += (static_cast<int64_t>(entry.file_size()) + kPage - 1) / kPage * kPage;
+    }
+    return room;
+  }
+
+  static constexpr int64_t kPage = 4096;
+
   TinyRun tiny_;
   const fs::path disk_ = tiny_.path("disk");
   const SmallDisk mounted_{disk_, "16m"};
@@ -96,16 +112,7 @@ TEST_F(SlowFullDisk, TheEndOfTheLogWaitsForRoom) {
   const auto child = on_a_full_disk(settings);
   ASSERT_TRUE(child->until([&] { return said("checkpoint-100 is not written"); }))
       << tiny_.text("said");
-  constexpr int64_t kPage = 4096;
-  int64_t result = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(tiny_.path("whole"))) {
-    const std::string name = entry.path().filename().string();
-    const bool is_of_run = name == "recipe.yaml" || name == "train_log.jsonl" ||
-                           name == "report.html" || name.starts_with("events");
-    if (is_of_run || !entry.is_regular_file()) continue;
-    result += (static_cast<int64_t>(entry.file_size()) + kPage - 1) / kPage * kPage;
-  }
-  make_room(result + kPage);
+  make_room(room_of_result("whole") + kPage);
   ASSERT_TRUE(child->until([&] { return said("train_log.jsonl is not written: "); }))
       << tiny_.text("said");
   EXPECT_TRUE(fs::exists(disk_ / "run/model.safetensors"));
@@ -117,6 +124,30 @@ TEST_F(SlowFullDisk, TheEndOfTheLogWaitsForRoom) {
   const Outcome again = run(tiny_.train("disk/run", settings) + " 2>&1");
   EXPECT_EQ(again.exit_code, 0) << again.out;
   EXPECT_NE(again.out.find("nothing to do"), std::string::npos) << again.out;
+}
+
+// What a try has written of a result that does not fit leaves its room to the next.
+TEST_F(SlowFullDisk, AResultThatDoesNotFitLeavesNothing) {
+  for (const std::string method : {"full", "lora"}) {
+    SCOPED_TRACE(method);
+    const std::string settings = "method=" + method + kSteps;
+    tiny_.must_train(method, settings);
+    const auto child = on_a_full_disk(settings);
+    ASSERT_TRUE(child->until([&] { return said("checkpoint-40 is not written"); }))
+        << tiny_.text("said");
+    make_room(room_of_result(method) - kPage);
+    // It sees the room after 200 ms, and does not say that another try has failed.
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    EXPECT_FALSE(fs::exists(result_staging(disk_ / "run")));
+    EXPECT_FALSE(has_result(disk_ / "run"));
+    make_room();
+    EXPECT_EQ(child->wait(), 0) << tiny_.text("said");
+    const std::string file =
+        method == "full" ? "/model.safetensors" : "/adapter_model.safetensors";
+    EXPECT_TRUE(tiny_.text(method + file) == tiny_.text("disk/run" + file));
+    EXPECT_EQ(tiny_.text(method + "/tokenizer.json"), tiny_.text("disk/run/tokenizer.json"));
+    fs::remove_all(disk_ / "run");
+  }
 }
 
 // Ended while it waits, it leaves its states on another disk.

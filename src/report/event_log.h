@@ -56,6 +56,9 @@ class EventLog {
     write(event_name(kind), step, fields);
   }
 
+  // Writes the lines that wait for room; throws what GrowingFile::flush() throws.
+  void flush() { file_.flush(); }
+
   // Writes the log anew in `directory` if it was removed meanwhile (GrowingFile).
   void put_back(const fs::path& directory) { file_.put_back(directory); }
 

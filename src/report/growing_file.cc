@@ -49,7 +49,10 @@ GrowingFile::GrowingFile(const fs::path& path)
 }
 
 GrowingFile::~GrowingFile() {
-  if (!waiting_.empty()) write_waiting();
+  if (!write_waiting()) {
+    warn(fmt::format("cannot write the last lines of {}: {}; they are lost", path_.string(),
+                     std::strerror(errno)));
+  }
   ::close(descriptor_);
 }
 
@@ -60,6 +63,15 @@ void GrowingFile::append(std::string_view piece) {
   warn(fmt::format(
       "cannot write {}: {}; the run continues, and writes the missing lines when it can",
       path_.string(), std::strerror(errno)));
+}
+
+void GrowingFile::flush() {
+  if (write_waiting()) return;
+  const int reason = errno;
+  const std::string what =
+      fmt::format("cannot write {}: {}", path_.string(), std::strerror(reason));
+  if (reason == ENOSPC || reason == EDQUOT) throw FullDisk(ErrorKind::generic, what);
+  throw Error(ErrorKind::generic, what);
 }
 
 void GrowingFile::put_back(const fs::path& directory) {
@@ -79,6 +91,7 @@ void GrowingFile::put_back(const fs::path& directory) {
 // Writes all of it or nothing, since a truncated piece would spoil the next. Leaves the reason in
 // errno.
 bool GrowingFile::write_waiting() {
+  if (waiting_.empty()) return true;
   struct stat before {};
   if (::fstat(descriptor_, &before) != 0) return false;
   size_t written = 0;

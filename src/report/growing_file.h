@@ -14,7 +14,7 @@ class GrowingFile {
   // Opens the file for appending, and creates it if it is missing. Throws Error(generic) where that
   // fails.
   explicit GrowingFile(const fs::path& path);
-  // Tries once more to write the waiting pieces.
+  // Tries once more to write the waiting pieces, and warns where they are lost.
   ~GrowingFile();
   GrowingFile(const GrowingFile&) = delete;
   GrowingFile& operator=(const GrowingFile&) = delete;
@@ -23,6 +23,10 @@ class GrowingFile {
   // the piece waits, whole and in order, for later calls. Once 16 MiB are waiting, new pieces are
   // lost.
   void append(std::string_view piece);
+
+  // Writes what waits. Throws FullDisk where the disk has no room for it, Error(generic) where it
+  // cannot be written for another reason; it then still waits.
+  void flush();
 
   // Writes the file anew in `directory` if it was removed meanwhile, with all that it had, and goes
   // on there. If the file cannot be created, a later call may.

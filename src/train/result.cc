@@ -29,6 +29,7 @@ void export_model(ResultSource& source, const ModelFiles& files, const Tokenizer
                   const ChatFormat& format, const fs::path& to) {
   const std::vector<SafetensorsSpec> specs = source.weights();
   write_texts(config_texts(files, tokenizer, format, dtype_of(specs)), to);
+  write_texts(tokenizer_texts(files, tokenizer, format), to);
   ShardedSafetensorsWriter writer(to, specs);
   for (const SafetensorsSpec& spec : specs) {
     source.write_weight(spec.name,
@@ -86,12 +87,19 @@ void write_result(ResultSource& source, const ModelFiles& files, const Tokenizer
   if (const nlohmann::json adapter = source.adapter(); !adapter.is_null()) {
     export_adapter([&](const StateVisitor& visitor) { source.visit(visitor); }, source.ops(),
                    adapter, files.origin, beside);
+    try {
+      write_texts(tokenizer_texts(files, tokenizer, format), beside);
+    } catch (const Error&) {
+      // Another try would need room for a second one.
+      std::error_code ignored;
+      fs::remove_all(beside, ignored);
+      throw;
+    }
   } else {
     AtomicDirectory directory(beside);
     export_model(source, files, tokenizer, format, directory.path());
     directory.commit();
   }
-  write_texts(tokenizer_texts(files, tokenizer, format), beside);
   // First, so that where they cannot be removed the result that they are of stays whole.
   remove_exports(output_dir);
   remove_others(beside, output_dir);

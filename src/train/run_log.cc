@@ -364,7 +364,8 @@ void RunLog::takes_best(int64_t step, const std::string& best) {
   say(fmt::format("result    of the best evaluation, {}", best));
 }
 
-void RunLog::ended(int64_t done, const fs::path& output) {
+void RunLog::ended(int64_t done, OutputClaim& output_dir) {
+  const fs::path output = output_dir.path();
   put_back(output);
   resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
   const Ledger& ledger = run_.crew.session().memory().ledger();
@@ -386,6 +387,13 @@ void RunLog::ended(int64_t done, const fs::path& output) {
   const bool beside = run_.crew.session().device().own_memory().has_value();
   say(fmt::format("memory    peak {} allocated, {} resident{}", human_bytes(ledger.peak),
                   human_bytes(resident_peak_), beside ? " on the host" : ""));
+  try {
+    write_patiently(
+        run_.console, kLogName, output_dir, [&] { events_.flush(); }, [] {});
+  } catch (const Error& error) {
+    // The result is whole, and the warning is given. What is written later tries once more.
+    if (error.kind() != ErrorKind::generic) throw;
+  }
 }
 
 }  // namespace jackscrew

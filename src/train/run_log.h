@@ -13,6 +13,7 @@
 #include "report/tensorboard.h"
 #include "session/evaluate.h"
 #include "train/crew.h"
+#include "train/output_dir.h"
 #include "train/run_data.h"
 #include "train/train_console.h"
 
@@ -67,8 +68,9 @@ class RunLog {
   }
   // The result is that of an earlier step than the last, `best` says which.
   void takes_best(int64_t step, const std::string& best);
-  // Writes the last events of a run whose result is in `output`, and its peak memory.
-  void ended(int64_t done, const fs::path& output);
+  // Writes the last events of a run whose result is in `output_dir`, and its peak memory. Waits for
+  // room on a full disk (saving.h): without its `end`, the run would not count as finished.
+  void ended(int64_t done, OutputClaim& output_dir);
 
  private:
   struct Work {

@@ -17,6 +17,7 @@
 #include "train/output_dir.h"
 #include "train/resume.h"
 #include "train/run_exports.h"
+#include "train/run_watch.h"
 
 namespace jackscrew {
 
@@ -129,14 +130,16 @@ Changes changes_since(const fs::path& directory, const Recipe& recipe) {
       fmt::format("give another output_dir; {}{}", anew(recipe),
                   can_go_on
                       ? fmt::format(", or with resume={} goes on from its end; with all of it "
-                                    "as it was, a larger max_steps does so by itself",
+                                    "as it was, a larger max_steps or, where it stopped early, "
+                                    "early_stopping_patience does so by itself",
                                     shell_word(its_end.string()))
                       : fmt::format("; it left no {} to continue from: {}",
                                     its_end.filename().string(), train_on(output))));
 }
 
 // Returns a value if this recipe's run has ended and nothing is left to do, nullopt if it may
-// continue: where it is the same run, only longer. Throws where the result is another run's.
+// continue: where it is the same run, only longer. Throws where the result is another run's, and
+// where early stopping would end the longer one at once.
 std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& ended,
                                         const fs::path& checkpoint, int64_t total_steps,
                                         const RunInputs& inputs) {
@@ -162,13 +165,26 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
     changes.texts.push_back(
         fmt::format("the held-out data were {} then and {} now", held_out, inputs.held_out));
   }
+  RunWatch watch(recipe.watch);
+  if (held_out.empty() || held_out == inputs.held_out) watch.replay(output / kLogName);
   if (changes.texts.empty()) {
-    const char* more = ended.step < total_steps ? "give a larger early_stopping_patience"
-                                                : "give a larger max_steps or num_train_epochs";
+    const bool did_all = ended.step >= total_steps;
+    const std::string more =
+        !did_all                  ? "give a larger early_stopping_patience"
+        : watch.out_of_patience() ? "give a larger max_steps and a larger early_stopping_patience"
+                                  : "give a larger max_steps or num_train_epochs";
     return FinishedRun{ended.step, can_go_on ? more : train_on(output)};
   }
   const bool from_its_end = !checkpoint.empty() && is_same_file(checkpoint, its_end);
-  if (changes.is_same_run && from_its_end && total_steps > ended.step) return std::nullopt;
+  if (changes.is_same_run && from_its_end && total_steps > ended.step) {
+    if (!watch.out_of_patience()) return std::nullopt;
+    // It would end where it began.
+    throw Error(ErrorKind::usage,
+                fmt::format("output_dir {} holds the result of a run that would stop again after "
+                            "{}: {}",
+                            output.string(), counted(ended.step, "step"), watch.why_stopped()),
+                "give a larger early_stopping_patience");
+  }
   refuse_finished(recipe, ended.step, kind, changes.texts);
 }
 

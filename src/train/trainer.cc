@@ -398,7 +398,7 @@ class Trainer {
     if (const std::string text = watch_.nothing_gained(); !text.empty()) warn(text);
     require_finite_parameters(done);
     write_result(done);
-    log_->ended(done, claim_->path());
+    log_->ended(done, *claim_);
     write_or_warn(kReportName, [&] { write_report(claim_->path()); });  // it may be killed now
     enter(RunPhase::answers);
     const int64_t left = answer_samples(all_samples(data_), done, log_->events());

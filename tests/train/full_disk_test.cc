@@ -4,6 +4,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/small_disk.h"
 #include "tests/support/tiny_run.h"
+#include "train/output_dir.h"
 #include "train/saving.h"
 
 namespace jackscrew {
@@ -30,6 +31,11 @@ class SlowFullDisk : public ::testing::Test {
     write_text_atomic(disk_ / "ballast", std::string(static_cast<size_t>(free - bytes), ' '));
   }
   void make_room() const { fs::remove(disk_ / "ballast"); }
+  // Of a disk that is full.
+  void make_room(int64_t bytes) const {
+    const fs::path ballast = disk_ / "ballast";
+    fs::resize_file(ballast, fs::file_size(ballast) - static_cast<uintmax_t>(bytes));
+  }
 
   // A run on the disk whose messages go to a file beside it. Halts it after its first steps and
   // fills the disk, but for what room() says.
@@ -53,6 +59,21 @@ class SlowFullDisk : public ::testing::Test {
   bool said(const std::string& words) const {
     return tiny_.text("said").find(words) != std::string::npos;
   }
+
+  // The room that the files of the result in `output` take, in whole pages.
+  int64_t room_of_result(const std::string& output) const {
+    int64_t room = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(tiny_.path(output))) {
+      const std::string name = entry.path().filename().string();
+      const bool is_of_run = name == "recipe.yaml" || name == "train_log.jsonl" ||
+                             name == "report.html" || name.starts_with("events");
+      if (is_of_run || !entry.is_regular_file()) continue;
+      room += (static_cast<int64_t>(entry.file_size()) + kPage - 1) / kPage * kPage;
+    }
+    return room;
+  }
+
+  static constexpr int64_t kPage = 4096;
 
   TinyRun tiny_;
   const fs::path disk_ = tiny_.path("disk");
@@ -79,6 +100,52 @@ TEST_F(SlowFullDisk, TheResultWaitsForRoom) {
     // No line of the log was lost, and none is torn.
     EXPECT_EQ(tiny_.losses("disk/run"), tiny_.losses(whole));
     EXPECT_EQ(tiny_.events("disk/run", "end").size(), 1u);
+    fs::remove_all(disk_ / "run");
+  }
+}
+
+// Without its end in the log, a run with a result would not count as finished.
+TEST_F(SlowFullDisk, TheEndOfTheLogWaitsForRoom) {
+  // The lines of so many steps are longer than what is left of the room for the result.
+  const std::string settings = std::string("method=full") + kSteps + "max_steps=100 ";
+  tiny_.must_train("whole", settings);
+  const auto child = on_a_full_disk(settings);
+  ASSERT_TRUE(child->until([&] { return said("checkpoint-100 is not written"); }))
+      << tiny_.text("said");
+  make_room(room_of_result("whole") + kPage);
+  ASSERT_TRUE(child->until([&] { return said("train_log.jsonl is not written: "); }))
+      << tiny_.text("said");
+  EXPECT_TRUE(fs::exists(disk_ / "run/model.safetensors"));
+  EXPECT_TRUE(tiny_.events("disk/run", "end").empty());
+  make_room();
+  EXPECT_EQ(child->wait(), 0) << tiny_.text("said");
+  EXPECT_EQ(tiny_.losses("disk/run"), tiny_.losses("whole"));
+  EXPECT_EQ(tiny_.events("disk/run", "end").size(), 1u);
+  const Outcome again = run(tiny_.train("disk/run", settings) + " 2>&1");
+  EXPECT_EQ(again.exit_code, 0) << again.out;
+  EXPECT_NE(again.out.find("nothing to do"), std::string::npos) << again.out;
+}
+
+// What a try has written of a result that does not fit leaves its room to the next.
+TEST_F(SlowFullDisk, AResultThatDoesNotFitLeavesNothing) {
+  for (const std::string method : {"full", "lora"}) {
+    SCOPED_TRACE(method);
+    const std::string settings = "method=" + method + kSteps;
+    tiny_.must_train(method, settings);
+    const auto child = on_a_full_disk(settings);
+    ASSERT_TRUE(child->until([&] { return said("checkpoint-40 is not written"); }))
+        << tiny_.text("said");
+    make_room(room_of_result(method) - kPage);
+    // It sees the room after 200 ms, and does not say that another try has failed.
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    EXPECT_FALSE(fs::exists(result_staging(disk_ / "run")));
+    EXPECT_FALSE(has_result(disk_ / "run"));
+    make_room();
+    EXPECT_EQ(child->wait(), 0) << tiny_.text("said");
+    const std::string file =
+        method == "full" ? "/model.safetensors" : "/adapter_model.safetensors";
+    EXPECT_TRUE(tiny_.text(method + file) == tiny_.text("disk/run" + file));
+    EXPECT_EQ(tiny_.text(method + "/tokenizer.json"), tiny_.text("disk/run/tokenizer.json"));
     fs::remove_all(disk_ / "run");
   }
 }
@@ -244,6 +311,21 @@ TEST_F(SlowFullDisk, AFileGrowsByWholePieces) {
     EXPECT_EQ(read_text(path), "first\n" + large + "\nthird\nfourth\n");
   }
   EXPECT_FALSE(GrowingFile(path).began_empty());
+}
+
+TEST_F(SlowFullDisk, LinesAreNotLostWithoutAWord) {
+  ::testing::internal::CaptureStderr();
+  {
+    GrowingFile file(disk_ / "grown");
+    file.append("first\n");
+    EXPECT_NO_THROW(file.flush());
+    fill();
+    file.append(std::string(8192, 'x') + "\n");
+    EXPECT_THROW(file.flush(), FullDisk);
+  }
+  const std::string warnings = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(warnings.find("cannot write the last lines of "), std::string::npos) << warnings;
+  EXPECT_EQ(read_text(disk_ / "grown"), "first\n");
 }
 
 }  // namespace

@@ -203,7 +203,8 @@ TEST_F(SlowRanksProgram, WhoeverIsKilledEndsAllAndTheRunGoesOn) {
   const std::string settings = std::string(kLong) + "max_steps=60 save_steps=2 pipeline_stages=2 ";
   must_train(1, "whole", std::string(kLong) + "max_steps=60 save_steps=2");
   std::mt19937 random(static_cast<uint32_t>(::testing::UnitTest::GetInstance()->random_seed()));
-  for (int killed = 0; killed < 8; ++killed) {
+  int killed = 0;
+  for (; killed < 8; ++killed) {
     RanksChild child = start(4, "run", settings);
     const auto processes = child.processes(4);
     if (std::ssize(processes) < 4) break;  // nothing was left to do
@@ -214,6 +215,7 @@ TEST_F(SlowRanksProgram, WhoeverIsKilledEndsAllAndTheRunGoesOn) {
     EXPECT_TRUE(RanksChild::all_gone(processes)) << tiny_.text("said");
     EXPECT_LE(count_of(tiny_.text("said"), "jackscrew: error: "), 1) << tiny_.text("said");
   }
+  EXPECT_GE(killed, 1) << tiny_.text("said");
   must_train(2, "run", settings);
   expect_same_result("run", "whole");
   EXPECT_TRUE(tiny_.text("run/checkpoint-60/state.safetensors") ==

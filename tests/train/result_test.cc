@@ -267,6 +267,13 @@ TEST(SlowResult, ARunThatLostPatienceSaysHowToGoOn) {
   EXPECT_EQ(other.exit_code, 2) << other.out;
   EXPECT_TRUE(says(other, "learning_rate was 0.05 then and is 0.02 now")) << other.out;
   EXPECT_UNCHANGED(tiny, before);
+  EXPECT_TRUE(says(other, "early_stopping_patience does so by itself")) << other.out;
+  // More steps are of no use to it.
+  const Outcome longer = run(tiny.train("out", settings + " max_steps=60") + " 2>&1");
+  EXPECT_EQ(longer.exit_code, 2) << longer.out;
+  EXPECT_TRUE(says(longer, "would stop again after")) << longer.out;
+  EXPECT_TRUE(says(longer, "hint: give a larger early_stopping_patience")) << longer.out;
+  EXPECT_UNCHANGED(tiny, before);
   const size_t steps = tiny.losses("out").size();
   tiny.must_train("out", settings + " early_stopping_patience=2");
   EXPECT_GT(tiny.losses("out").size(), steps);

@@ -227,6 +227,7 @@ TEST_F(Peft, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("alpha_pattern", {{"q_proj", "x"}}), "alpha_pattern has \"x\""));
   EXPECT_TRUE(mentions(refused("target_parameters", {"x"}), "target_parameters"));
   EXPECT_TRUE(mentions(refused("init_lora_weights", "pissa_niter_4"), "pissa_niter_4"));
+  EXPECT_TRUE(mentions(refused("init_lora_weights", "OLoRA"), "init_lora_weights OLoRA"));
   EXPECT_TRUE(mentions(refused("r", 0), "r = 0"));
   EXPECT_TRUE(mentions(refused("r", nullptr), "\"r\" is missing"));
   EXPECT_TRUE(mentions(refused("lora_dropout", 1.0), "lora_dropout"));

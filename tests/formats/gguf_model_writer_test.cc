@@ -114,6 +114,15 @@ TEST_F(GgufModelWriterTest, ComesBackAsItWas) {
   EXPECT_EQ(tokenizer.token_types[8], 5);
 }
 
+// llama.cpp refuses byte-level BPE without the key.
+TEST_F(GgufModelWriterTest, MergesAreNamedWhereThereAreNone) {
+  model_.tokenizer.merges.clear();
+  write();
+  const GgufFile file(path_);
+  EXPECT_TRUE(file.has("tokenizer.ggml.merges"));
+  EXPECT_TRUE(gguf_tokenizer(file).merges.empty());
+}
+
 TEST_F(GgufModelWriterTest, RopeScalingComesBack) {
   RopeScaling& scaling = model_.config.rope_scaling;
   scaling.kind = RopeScaling::Kind::linear;

@@ -136,6 +136,10 @@ TEST_F(GgufModelWriterTest, RopeScalingComesBack) {
   write();
   EXPECT_EQ(GgufSource(path_).config().rope_scaling.kind, RopeScaling::Kind::llama3);
   EXPECT_EQ(GgufSource(path_).config().rope_scaling.factor, 8.0);
+  model_.config.head_dim = 64;
+  scaling.high_freq_factor = 1.5;  // hardly a pair between the limits
+  write();
+  EXPECT_EQ(GgufSource(path_).config().rope_scaling.kind, RopeScaling::Kind::llama3);
   scaling.kind = RopeScaling::Kind::yarn;
   scaling.original_max_position_embeddings = 512;
   scaling.attention_factor = 1.5;

@@ -131,6 +131,12 @@ TEST_F(Peft, SoftPrompts) {
   EXPECT_TRUE(mentions(refused({{"num_virtual_tokens", 0}}, "prompt_embeddings", {3, 2}),
                        "num_virtual_tokens = 0"));
   EXPECT_TRUE(mentions(refused({{"num_virtual_tokens", 3}}, "prompt", {3, 2}), "tensor prompt"));
+  PeftWriter two(adapter(), {{"peft_type", "PROMPT_TUNING"}, {"num_virtual_tokens", 3}}, "",
+                 {{"other", {1, 1}}, {"prompt_embeddings", {3, 2}}});
+  two.write("other", std::vector<float>(1));
+  two.write("prompt_embeddings", std::vector<float>(6));
+  two.commit();
+  EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }), "tensor other is"));
   EXPECT_TRUE(mentions(refused({{"num_virtual_tokens", 3}, {"num_transformer_submodules", 2}},
                                "prompt_embeddings", {3, 2}),
                        "num_transformer_submodules = 2"));

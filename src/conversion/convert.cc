@@ -179,11 +179,13 @@ std::unique_ptr<ModelWriter> Conversion::begin(const Recipe& recipe, const fs::p
 }
 
 void Conversion::plan_directory(const Recipe& recipe, const ModelFiles& files) {
-  std::set<std::string_view> dtypes;
+  WeightTypes types;
   for (const ModelTensor& tensor : tensors_) {
-    if (const char* own = safetensors_dtype(*tensor.format)) dtypes.insert(own);
+    const char* own = safetensors_dtype(*tensor.format);
+    if (own == nullptr) continue;
+    (tensor.spec.is_block_matrix() ? types.block_matrices : types.others).insert(own);
   }
-  dtype_ = torch_dtype(dtypes);
+  dtype_ = torch_dtype(types);
   texts_ = directory_texts(recipe, files, dtype_, report_.notes);
   bool has_nf4 = false;
   std::vector<std::string> plain = {"lm_head"};  // modules that bitsandbytes must leave alone

@@ -79,7 +79,8 @@ void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
   try {
     learner->plan(weights);
   } catch (const Error& error) {  // a setting of the adapter's selects nothing in this model
-    throw Error(ErrorKind::model, fmt::format("{}: {}", directory, error.what()), kOtherModel);
+    throw Error(ErrorKind::model, fmt::format("{}: {}", directory, error.what()),
+                error.hint().empty() ? std::string(kOtherModel) : error.hint());
   }
   for (const WeightSpec& weight : weights) {
     if (WeightMerge merge = learner->merge(weight, values)) {

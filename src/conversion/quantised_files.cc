@@ -58,11 +58,13 @@ class LayoutFiles : public QuantisedFiles {
   }
 
   Texts texts(const CalibrationSize& text, std::vector<std::string>& notes) const {
-    std::set<std::string_view> dtypes;
+    WeightTypes types;
     for (const ModelTensor& tensor : tensors_) {
-      if (tensor.format != nullptr) dtypes.insert(safetensors_dtype(*tensor.format));
+      if (tensor.format == nullptr) continue;
+      (tensor.spec.is_block_matrix() ? types.block_matrices : types.others)
+          .insert(safetensors_dtype(*tensor.format));
     }
-    Texts texts = directory_texts(recipe_, files_, torch_dtype(dtypes), notes);
+    Texts texts = directory_texts(recipe_, files_, torch_dtype(types), notes);
     std::string& config = texts["config.json"];
     config = add_quantization_config(config, rounder_.config(text.sequences, text.sequence_len));
     // The head has become a matrix of its own.

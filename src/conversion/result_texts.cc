@@ -114,7 +114,10 @@ Texts tokenizer_texts(const ModelFiles& files, const Tokenizer& tokenizer,
   return texts;
 }
 
-const char* torch_dtype(const std::set<std::string_view>& dtypes) {
+const char* torch_dtype(const WeightTypes& types) {
+  const std::set<std::string_view>& matrices = types.block_matrices;
+  if (matrices.contains("F32")) return "float32";
+  const std::set<std::string_view>& dtypes = matrices.empty() ? types.others : matrices;
   return dtypes.contains("BF16") ? "bfloat16" : dtypes.contains("F16") ? "float16" : "float32";
 }
 

@@ -47,7 +47,12 @@ std::optional<WrittenTemplates> other_templates(const ChatFormat& format,
 // The special token by which answers end; none where it is not known.
 std::optional<int64_t> end_of_answers(const ChatFormat& format, const Tokenizer& tokenizer);
 
-// The type in which other programs are to compute, given the safetensors types of the weights.
-const char* torch_dtype(const std::set<std::string_view>& dtypes);
+// The safetensors types of a model's weights; those without one are not in it.
+struct WeightTypes {
+  std::set<std::string_view> block_matrices, others;
+};
+// The type to which other programs bring the weights to compute: one that rounds no matrix of a
+// block. Where all of those are quantised the others say it.
+const char* torch_dtype(const WeightTypes& types);
 
 }  // namespace jackscrew

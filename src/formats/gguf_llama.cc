@@ -76,14 +76,18 @@ int64_t first_other_factor(std::span<const float> factors, double theta,
 
 // Limits from which the divisors between 1 and the factor follow: the share of a frequency that is
 // kept is linear in it. Only ratios of context and limits show, so that the context stays what it
-// is. Two divisors would allow any line.
+// is. Two divisors fix the line. With fewer any line will do that passes between the frequencies
+// that are kept and those that are divided by the whole factor.
 std::optional<RopeScaling> with_fitted_limits(std::span<const float> factors, double theta,
                                               RopeScaling scaling) {
   double count = 0.0, sum_x = 0.0, sum_y = 0.0, sum_xx = 0.0, sum_xy = 0.0;
+  double kept = 4.0, divided = 0.0;  // the lowest and the highest; no frequency is above 1
   for (int64_t i = 0; i < std::ssize(factors); ++i) {
     const auto divisor = static_cast<double>(factors[static_cast<size_t>(i)]);
-    if (!(divisor > 1.0 && divisor < scaling.factor)) continue;
     const double x = std::pow(theta, -static_cast<double>(i) / static_cast<double>(factors.size()));
+    if (divisor <= 1.0) kept = std::min(kept, x);
+    if (divisor >= scaling.factor) divided = std::max(divided, x);
+    if (!(divisor > 1.0 && divisor < scaling.factor)) continue;
     const double y = (1.0 / divisor - 1.0 / scaling.factor) / (1.0 - 1.0 / scaling.factor);
     count += 1.0;
     sum_x += x;
@@ -91,10 +95,15 @@ std::optional<RopeScaling> with_fitted_limits(std::span<const float> factors, do
     sum_xx += x * x;
     sum_xy += x * y;
   }
-  if (count < 3.0) return std::nullopt;
-  // kept = (context * frequency / 2 pi - low) / (high - low)
-  const double slope = (count * sum_xy - sum_x * sum_y) / (count * sum_xx - sum_x * sum_x);
-  const double offset = (sum_y - slope * sum_x) / count;
+  // share = (context * frequency / 2 pi - low) / (high - low)
+  double slope = (count * sum_xy - sum_x * sum_y) / (count * sum_xx - sum_x * sum_x);
+  double offset = (sum_y - slope * sum_x) / count;
+  if (count < 2.0) {
+    const double x = count == 0.0 ? (kept + divided) / 2.0 : sum_x;
+    const double y = count == 0.0 ? 0.5 : sum_y;
+    slope = 2.0 * std::max((1.0 - y) / (kept - x), y / (x - divided));
+    offset = y - slope * x;
+  }
   const double width = static_cast<double>(scaling.original_max_position_embeddings) /
                        (2.0 * std::numbers::pi * slope);
   scaling.low_freq_factor = -offset * width;

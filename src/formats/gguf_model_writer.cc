@@ -132,7 +132,10 @@ void add_tokenizer(GgufTokenizerMetadata tokenizer, int64_t vocab_size, GgufMeta
   if (!types.empty()) metadata.add("tokenizer.ggml.token_type", types);
   std::vector<float> scores(tokenizer.scores.begin(), tokenizer.scores.end());
   if (!scores.empty()) metadata.add("tokenizer.ggml.scores", scores);
-  if (!tokenizer.merges.empty()) metadata.add("tokenizer.ggml.merges", tokenizer.merges);
+  // llama.cpp refuses byte-level BPE without the key, even where there are no merges.
+  if (tokenizer.model == "gpt2" || !tokenizer.merges.empty()) {
+    metadata.add("tokenizer.ggml.merges", tokenizer.merges);
+  }
   add_id("tokenizer.ggml.bos_token_id", tokenizer.bos_id, metadata);
   add_id("tokenizer.ggml.eos_token_id", tokenizer.eos_id, metadata);
   add_id("tokenizer.ggml.eot_token_id", tokenizer.eot_id, metadata);

@@ -57,7 +57,9 @@ GptqSettings gptq_settings(const JsonFields& fields) {
     throw Error(ErrorKind::model, fmt::format("{}: GPTQ in {} bits", fields.where(), bits),
                 "read are 2, 3, 4 and 8");
   }
-  const std::string format = fields.text("checkpoint_format", "gptq");
+  // transformers 5 and GPTQModel call it `format`.
+  const std::string format =
+      lower_case(fields.text("checkpoint_format", fields.text("format", "gptq")));
   if (format != "gptq" && format != "gptq_v2") {
     throw Error(ErrorKind::model, fmt::format("{}: checkpoint_format {}", fields.where(), format),
                 "read are gptq and gptq_v2");
@@ -141,7 +143,8 @@ StoredTensor read_gptq(const LayerTensors& tensors, const QuantizationConfig& co
 
 void check_awq_settings(const JsonFields& fields) {
   const int64_t bits = fields.integer("bits", kAwqBits);
-  const std::string version = lower_case(fields.text("version", "gemm"));
+  // transformers 5 calls it `format`.
+  const std::string version = lower_case(fields.text("version", fields.text("format", "gemm")));
   if (bits == kAwqBits && version == "gemm") return;
   throw Error(ErrorKind::model,
               fmt::format("{}: AWQ in {} bits, version {}", fields.where(), bits, version),

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/map_guard.h"
 #include "base/module_patterns.h"
+#include "base/text.h"
 #include "formats/json_text.h"
 #include "formats/shape.h"
 
@@ -65,8 +66,9 @@ void check_supported(const json& config, const JsonFields& fields) {
   const json* init = fields.find("init_lora_weights");
   if (init == nullptr || !init->is_string()) return;
   const std::string name = init->get<std::string>();
+  const std::string lowered = lower_case(name);  // PEFT takes "OLoRA" as well
   for (const std::string_view refused : kRefusedInit) {
-    if (name.starts_with(refused)) lora_unsupported(fields.where(), "init_lora_weights " + name);
+    if (lowered.starts_with(refused)) lora_unsupported(fields.where(), "init_lora_weights " + name);
   }
 }
 

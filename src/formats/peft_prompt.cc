@@ -25,12 +25,12 @@ void read_prompt_settings(const nlohmann::json& config, const std::string& where
 
 void read_prompt_tensors(const std::string& where, PeftAdapter& adapter) {
   const auto tokens = adapter.settings["num_virtual_tokens"].get<int64_t>();
-  const PeftTensor& prompt = adapter.tensors.front();
-  if (adapter.tensors.size() > 1 || prompt.name != kPrompt) {
-    throw Error(ErrorKind::model,
-                fmt::format("{}: tensor {} is not supported", where, adapter.tensors.back().name),
+  for (const PeftTensor& tensor : adapter.tensors) {
+    if (tensor.name == kPrompt) continue;
+    throw Error(ErrorKind::model, fmt::format("{}: tensor {} is not supported", where, tensor.name),
                 fmt::format("a soft prompt has one: {}", kPrompt));
   }
+  const PeftTensor& prompt = adapter.tensors.front();
   if (prompt.shape.size() != 2 || prompt.shape[0] != tokens) {
     fail(ErrorKind::model, "{}: tensor {} of shape {} is not of {} virtual tokens", where, kPrompt,
          shape_text(prompt.shape), tokens);

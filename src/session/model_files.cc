@@ -267,6 +267,29 @@ const StoredTensor& stored_tensor(const ModelFiles& files, const WeightSource& s
               "the file is not whole, or config.json belongs to another model");
 }
 
+namespace {
+
+// What other programs keep beside weights for activations and caches that they round.
+bool is_scale_of_activations(std::string_view name) {
+  constexpr std::string_view kScales[] = {"input_scale", "output_scale", "q_scale", "k_scale",
+                                          "v_scale"};
+  return std::ranges::any_of(
+      kScales, [&](std::string_view scale) { return name.ends_with("." + std::string(scale)); });
+}
+
+bool is_zero(const WeightSource& source, const std::string& name) {
+  try {
+    const StoredTensor* stored = source.find(name);
+    return stored != nullptr && std::all_of(stored->bytes.begin(), stored->bytes.end(),
+                                            [](uint8_t byte) { return byte == 0; });
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::model) throw;
+    return false;  // of a type that is not read, which is no reason to refuse what nobody needs
+  }
+}
+
+}  // namespace
+
 void warn_of_unused_tensors(const ModelFiles& files) {
   if (files.source == nullptr) return;
   std::unordered_set<std::string> wanted;
@@ -274,17 +297,12 @@ void warn_of_unused_tensors(const ModelFiles& files) {
   for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
     wanted.insert(weight.name);
   }
-  const auto is_zero = [&](const std::string& name) {
-    const StoredTensor* stored = files.source->find(name);
-    return stored != nullptr && std::all_of(stored->bytes.begin(), stored->bytes.end(),
-                                            [](uint8_t byte) { return byte == 0; });
-  };
   int64_t unused = 0;
   std::string first;
   for (const std::string& name : files.source->names()) {
     if (wanted.contains(name) || name.ends_with(".rotary_emb.inv_freq")) continue;
-    if (name.ends_with("_scale") && !name.ends_with("weight_scale")) continue;
-    if (name.ends_with(".bias") && is_zero(name)) continue;
+    if (is_scale_of_activations(name)) continue;
+    if (name.ends_with(".bias") && is_zero(*files.source, name)) continue;
     if (unused++ == 0) first = name;
   }
   if (unused == 0) return;

@@ -20,9 +20,12 @@ namespace jackscrew {
 namespace {
 
 const char* dtype_of(std::span<const SafetensorsSpec> specs) {
-  std::set<std::string_view> dtypes;
-  for (const SafetensorsSpec& spec : specs) dtypes.insert(spec.dtype);
-  return torch_dtype(dtypes);
+  WeightTypes types;
+  for (const SafetensorsSpec& spec : specs) {
+    const bool of_block = spec.name.starts_with("model.layers.") && spec.shape.size() == 2;
+    (of_block ? types.block_matrices : types.others).insert(spec.dtype);
+  }
+  return torch_dtype(types);
 }
 
 void export_model(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,

@@ -124,7 +124,7 @@ TEST_F(GgufLlama, RecognisesTheRopeFactorsOfLlama3) {
     EXPECT_EQ(gguf_config(GgufFile(good(variant))).rope_scaling.original_max_position_embeddings,
               4096);
     variant.rope_factors = llama3_factors(factor);
-    variant.rope_factors[4] += 0.5f;
+    variant.rope_factors[5] = 1.0f;  // below one that is divided
     EXPECT_TRUE(mentions(refused_source(gguf_llama(variant)), "rope_freqs.weight"));
     variant.rope_factors = llama3_factors(factor, 9);
     EXPECT_TRUE(mentions(refused_source(gguf_llama(variant)), "rope_freqs.weight F32 [9]"));
@@ -160,6 +160,40 @@ TEST_F(GgufLlama, FindsOtherLimitsOfRopeFactors) {
   EXPECT_NEAR(found.high_freq_factor / found.low_freq_factor, 200.0, 0.01);
   variant.rope_factors[4] *= 1.01f;
   EXPECT_TRUE(mentions(refused_source(gguf_llama(variant)), "rope_freqs.weight"));
+}
+
+// None, one and two divisors between 1 and the factor: what limits they follow from is not known,
+// but what they divide.
+TEST_F(GgufLlama, FindsLimitsOfFewRopeFactors) {
+  GgufVariant variant;
+  variant.rope_factors.resize(8);
+  const double theta = gguf_config(GgufFile(good())).rope_theta;
+  RopeScaling wanted;
+  wanted.kind = RopeScaling::Kind::llama3;
+  wanted.factor = 8.0;
+  const struct {
+    double low, high;
+    int64_t between;
+  } kCases[] = {{1.0, 1.5, 0}, {1.0, 3.0, 1}, {0.3, 2.0, 2}, {2000.0, 3000.0, 0}};
+  for (const auto& limits : kCases) {
+    wanted.low_freq_factor = limits.low;
+    wanted.high_freq_factor = limits.high;
+    const auto divisor = [&](size_t i, const RopeScaling& scaling) {
+      return static_cast<float>(
+          llama3_factor(std::pow(theta, -static_cast<double>(i) / 8.0), scaling));
+    };
+    int64_t between = 0;
+    for (size_t i = 0; i < 8; ++i) {
+      const float factor = variant.rope_factors[i] = divisor(i, wanted);
+      if (factor > 1.0f && factor < 8.0f) ++between;
+    }
+    EXPECT_EQ(between, limits.between);
+    const RopeScaling found = gguf_config(GgufFile(good(variant))).rope_scaling;
+    EXPECT_EQ(found.kind, RopeScaling::Kind::llama3);
+    for (size_t i = 0; i < 8; ++i) {
+      EXPECT_NEAR(divisor(i, found), variant.rope_factors[i], 1e-4f) << limits.high << ": " << i;
+    }
+  }
 }
 
 TEST_F(GgufLlama, NamesWhatIsNotLlama) {

@@ -114,6 +114,15 @@ TEST_F(GgufModelWriterTest, ComesBackAsItWas) {
   EXPECT_EQ(tokenizer.token_types[8], 5);
 }
 
+// llama.cpp refuses byte-level BPE without the key.
+TEST_F(GgufModelWriterTest, MergesAreNamedWhereThereAreNone) {
+  model_.tokenizer.merges.clear();
+  write();
+  const GgufFile file(path_);
+  EXPECT_TRUE(file.has("tokenizer.ggml.merges"));
+  EXPECT_TRUE(gguf_tokenizer(file).merges.empty());
+}
+
 TEST_F(GgufModelWriterTest, RopeScalingComesBack) {
   RopeScaling& scaling = model_.config.rope_scaling;
   scaling.kind = RopeScaling::Kind::linear;
@@ -127,6 +136,10 @@ TEST_F(GgufModelWriterTest, RopeScalingComesBack) {
   write();
   EXPECT_EQ(GgufSource(path_).config().rope_scaling.kind, RopeScaling::Kind::llama3);
   EXPECT_EQ(GgufSource(path_).config().rope_scaling.factor, 8.0);
+  model_.config.head_dim = 64;
+  scaling.high_freq_factor = 1.5;  // hardly a pair between the limits
+  write();
+  EXPECT_EQ(GgufSource(path_).config().rope_scaling.kind, RopeScaling::Kind::llama3);
   scaling.kind = RopeScaling::Kind::yarn;
   scaling.original_max_position_embeddings = 512;
   scaling.attention_factor = 1.5;

@@ -131,6 +131,12 @@ TEST_F(Peft, SoftPrompts) {
   EXPECT_TRUE(mentions(refused({{"num_virtual_tokens", 0}}, "prompt_embeddings", {3, 2}),
                        "num_virtual_tokens = 0"));
   EXPECT_TRUE(mentions(refused({{"num_virtual_tokens", 3}}, "prompt", {3, 2}), "tensor prompt"));
+  PeftWriter two(adapter(), {{"peft_type", "PROMPT_TUNING"}, {"num_virtual_tokens", 3}}, "",
+                 {{"other", {1, 1}}, {"prompt_embeddings", {3, 2}}});
+  two.write("other", std::vector<float>(1));
+  two.write("prompt_embeddings", std::vector<float>(6));
+  two.commit();
+  EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }), "tensor other is"));
   EXPECT_TRUE(mentions(refused({{"num_virtual_tokens", 3}, {"num_transformer_submodules", 2}},
                                "prompt_embeddings", {3, 2}),
                        "num_transformer_submodules = 2"));
@@ -227,6 +233,7 @@ TEST_F(Peft, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("alpha_pattern", {{"q_proj", "x"}}), "alpha_pattern has \"x\""));
   EXPECT_TRUE(mentions(refused("target_parameters", {"x"}), "target_parameters"));
   EXPECT_TRUE(mentions(refused("init_lora_weights", "pissa_niter_4"), "pissa_niter_4"));
+  EXPECT_TRUE(mentions(refused("init_lora_weights", "OLoRA"), "init_lora_weights OLoRA"));
   EXPECT_TRUE(mentions(refused("r", 0), "r = 0"));
   EXPECT_TRUE(mentions(refused("r", nullptr), "\"r\" is missing"));
   EXPECT_TRUE(mentions(refused("lora_dropout", 1.0), "lora_dropout"));

@@ -236,6 +236,21 @@ TEST_F(QuantisedLayout, RefusesSettingsItDoesNotRead) {
   EXPECT_TRUE(mentions(refused_config("awq", "\"bits\": 4", "\"bits\": 3"), "AWQ in 3 bits"));
 }
 
+// transformers 5 has `format` for GPTQ's checkpoint_format and for AWQ's version.
+TEST_F(QuantisedLayout, ReadsTheFormatByEitherName) {
+  const SafetensorsSource source(golden("gptq_2_v2"));
+  const std::vector<float> expected = values_of(*source.find("a.weight"), *make_test_ops());
+  for (const char* setting : {"\"format\": \"gptq_v2\"", "\"format\": \"GPTQ_V2\"",
+                              "\"checkpoint_format\": \"gptq_v2\", \"format\": \"gptq\""}) {
+    change_config("gptq_2_v2", "\"checkpoint_format\": \"gptq_v2\"", setting);
+    EXPECT_TRUE(same_bits(loaded(), expected)) << setting;
+  }
+  change_config("awq", "\"version\"", "\"format\"");
+  EXPECT_FALSE(loaded().empty());
+  EXPECT_TRUE(mentions(refused_config("awq", "\"version\": \"gemm\"", "\"format\": \"gemv\""),
+                       "version gemv"));
+}
+
 // What config_groups say, as compressed-tensors writes them.
 TEST_F(QuantisedLayout, HoldsCompressedTensorsToTheirConfiguration) {
   const auto with = [&](const char* name, const std::string& settings) {

@@ -79,5 +79,33 @@ TEST(OpenModel, AHeadOfExllamaIsNotTheEmbedding) {
   EXPECT_TRUE(is_tied("int"));
 }
 
+// Of a type that is not read, or of a name like a scale's: nobody needs them, and both are told.
+TEST(OpenModel, WarnsOfWhatIsNotUsed) {
+  const TemporaryDirectory directory("jackscrew_model_files");
+  directory.file("config.json", R"({
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 96,
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "max_position_embeddings": 128})");
+  SafetensorsWriter writer(directory.path() / "model.safetensors",
+                           {{"model.layers.0.mlp.up_proj.bias", "F64", {1}},
+                            {"model.layers.0.mlp.up_proj.input_scale", "F32", {1}},
+                            {"model.layers.0.self_attn.k_scale", "F32", {1}},
+                            {"model.odd_scale", "F32", {1}},
+                            {"model.zero.bias", "F32", {1}}});
+  writer.write("model.layers.0.mlp.up_proj.bias", std::vector<uint8_t>(8));
+  for (const char* name :
+       {"model.layers.0.mlp.up_proj.input_scale", "model.layers.0.self_attn.k_scale",
+        "model.odd_scale", "model.zero.bias"}) {
+    writer.write(name, std::vector<uint8_t>(4));
+  }
+  writer.close();
+  const ModelFiles files = open_model(directory.path().string());
+  ::testing::internal::CaptureStderr();
+  warn_of_unused_tensors(files);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("2 tensors are not used"), std::string::npos) << said;
+  EXPECT_NE(said.find("mlp.up_proj.bias ..."), std::string::npos) << said;
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -1,0 +1,49 @@
+// What stands beside weights that are written.
+#include "conversion/result_texts.h"
+
+#include "formats/safetensors.h"
+#include "tests/conversion/conversion.h"
+
+namespace jackscrew {
+namespace {
+
+TEST(ResultTexts, NoMatrixOfABlockIsRoundedByTheDeclaredType) {
+  const auto declared = [](std::set<std::string_view> matrices, std::set<std::string_view> others) {
+    return std::string(torch_dtype({std::move(matrices), std::move(others)}));
+  };
+  EXPECT_EQ(declared({"F32"}, {"BF16"}), "float32");
+  EXPECT_EQ(declared({"BF16", "F32"}, {"F32"}), "float32");
+  EXPECT_EQ(declared({"BF16"}, {"F32"}), "bfloat16");
+  EXPECT_EQ(declared({"F16"}, {"F32", "BF16"}), "float16");
+  // All matrices are quantised.
+  EXPECT_EQ(declared({}, {"F32", "BF16"}), "bfloat16");
+  EXPECT_EQ(declared({}, {"F32", "F16"}), "float16");
+  EXPECT_EQ(declared({}, {"F32"}), "float32");
+}
+
+TEST_F(SlowConversion, BlocksInF32BesideAnEmbeddingInBf16AreDeclaredAsF32) {
+  fs::copy(path("base"), path("mixed"), fs::copy_options::recursive);
+  const SafetensorsFile file(path("base") + "/model.safetensors");
+  const auto in_bf16 = [](const SafetensorsEntry& entry) {
+    return entry.name == "model.embed_tokens.weight";
+  };
+  std::vector<SafetensorsSpec> specs;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    specs.push_back({entry.name, in_bf16(entry) ? "BF16" : entry.dtype, entry.shape});
+  }
+  SafetensorsWriter writer(path("mixed") + "/model.safetensors", specs);
+  for (const SafetensorsEntry& entry : file.entries()) {
+    if (in_bf16(entry)) {
+      writer.write(entry.name, std::vector<uint8_t>(entry.bytes.size() / 2));
+    } else {
+      writer.write(entry.name, entry.bytes);
+    }
+  }
+  writer.close();
+  answer(fmt::format("export model={} output_dir={}", path("mixed"), path("written")));
+  const auto config = nlohmann::json::parse(read_text(path("written") + "/config.json"));
+  EXPECT_EQ(config["torch_dtype"], "float32");
+}
+
+}  // namespace
+}  // namespace jackscrew

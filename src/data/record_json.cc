@@ -194,10 +194,9 @@ Message to_message(const RecordJson& item, const std::string& role_key,
   }
   const bool has_calls = !calls.is_null();
   if (has_calls) calls = calls_of(calls, place);
-  const auto content =
-      role == "function_call"
-          ? std::nullopt
-          : content_of(item, content_key, has_calls && !calls.empty(), place);
+  const auto content = role == "function_call"
+                           ? std::nullopt
+                           : content_of(item, content_key, has_calls && !calls.empty(), place);
   if (content) {
     message.content = *content;
   } else {

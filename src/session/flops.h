@@ -8,7 +8,8 @@
 namespace jackscrew {
 
 // Floating-point operations (two per multiply-add) of the matrix products and attention of one
-// training step: backward ends at the lowest block that learns. Recomputation is not counted: it is a choice, not work asked for.
+// training step: backward ends at the lowest block that learns. Recomputation is not counted: it is
+// a choice, not work asked for.
 double training_flops(const Stage& stage, const StepBatch& batch);
 
 }  // namespace jackscrew

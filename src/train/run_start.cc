@@ -169,10 +169,10 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
   if (held_out.empty() || held_out == inputs.held_out) watch.replay(output / kLogName);
   if (changes.texts.empty()) {
     const bool did_all = ended.step >= total_steps;
-    const std::string more =
-        !did_all                  ? "give a larger early_stopping_patience"
-        : watch.out_of_patience() ? "give a larger max_steps and a larger early_stopping_patience"
-                                  : "give a larger max_steps or num_train_epochs";
+    const std::string more = !did_all ? "give a larger early_stopping_patience"
+                             : watch.out_of_patience()
+                                 ? "give a larger max_steps and a larger early_stopping_patience"
+                                 : "give a larger max_steps or num_train_epochs";
     return FinishedRun{ended.step, can_go_on ? more : train_on(output)};
   }
   const bool from_its_end = !checkpoint.empty() && is_same_file(checkpoint, its_end);

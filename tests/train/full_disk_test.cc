@@ -142,8 +142,7 @@ TEST_F(SlowFullDisk, AResultThatDoesNotFitLeavesNothing) {
     EXPECT_FALSE(has_result(disk_ / "run"));
     make_room();
     EXPECT_EQ(child->wait(), 0) << tiny_.text("said");
-    const std::string file =
-        method == "full" ? "/model.safetensors" : "/adapter_model.safetensors";
+    const std::string file = method == "full" ? "/model.safetensors" : "/adapter_model.safetensors";
     EXPECT_TRUE(tiny_.text(method + file) == tiny_.text("disk/run" + file));
     EXPECT_EQ(tiny_.text(method + "/tokenizer.json"), tiny_.text("disk/run/tokenizer.json"));
     fs::remove_all(disk_ / "run");

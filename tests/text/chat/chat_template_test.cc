@@ -210,17 +210,17 @@ TEST(ChatFormat, TrainsWhatIsGenerated) {
 
 TEST(ChatFormat, SaysWhichAnswersAreNotGenerated) {
   const auto untrainable = [](const std::string& answer, std::vector<Message> messages) {
-    const RenderedChat chat = render_chat(
-        own_format("{% for m in messages %}{% if m.role == 'assistant' %}A: " + answer +
-                   "{% else %}Q: {{ m.content }}\n{% endif %}{% endfor %}"
-                   "{% if add_generation_prompt %}A: {% endif %}"),
-        messages);
+    const RenderedChat chat =
+        render_chat(own_format("{% for m in messages %}{% if m.role == 'assistant' %}A: " + answer +
+                               "{% else %}Q: {{ m.content }}\n{% endif %}{% endfor %}"
+                               "{% if add_generation_prompt %}A: {% endif %}"),
+                    messages);
     return chat.untrainable;
   };
   const std::string always = "{% generation %}{{ m.content }}\n{% endgeneration %}";
   const std::string never = "{{ m.content }}\n{% if false %}" + always + "{% endif %}";
-  const std::string second = "{% if m.content == 'A2' %}" + always + "{% else %}" +
-                             "{{ m.content }}\n{% endif %}";
+  const std::string second =
+      "{% if m.content == 'A2' %}" + always + "{% else %}" + "{{ m.content }}\n{% endif %}";
   EXPECT_EQ(untrainable(always, kTurns), 0);
   EXPECT_EQ(untrainable(never, kTurns), 2);
   EXPECT_EQ(untrainable(second, kTurns), 1);
@@ -239,8 +239,9 @@ TEST(ChatFormat, MessagesBeyondTheLimitsOfValuesAreTheDatas) {
   for (int i = 0; i < jinja::kMaxDepth; ++i) deep = jinja::Value::list({deep});
   Message message{"user", "q"};
   message.fields.emplace_back("x", deep);
-  expect_error(ErrorKind::data, "nested more than 100 deep",
-               [&] { render_chat(own_format("{{ messages }}"), {&message, 1}); });
+  expect_error(ErrorKind::data, "nested more than 100 deep", [&] {
+    render_chat(own_format("{{ messages }}"), {&message, 1});
+  });
 }
 
 TEST(ChatFormat, SaysWhichAnswersCannotBeTrained) {

@@ -28,6 +28,8 @@ std::string what_a_stop_does(RunPhase phase) {
       return "stopping after the current step, with a checkpoint";
     case RunPhase::writes_result:
       return "stopping once the result is written";
+    case RunPhase::waits_for_room:
+      return "stopping without the result; a checkpoint is left";
     case RunPhase::answers:
       return "stopping after the current answer; the result is written";
     case RunPhase::exports:

@@ -47,6 +47,11 @@ void wait_for_room(const std::atomic<bool>& stop, OutputClaim& output_dir, uintm
   }
 }
 
+// What a stop does while the result waits for room is something else.
+void change_phase(const TrainConsole& console, RunPhase from, RunPhase to) {
+  if (console.phase != nullptr) console.phase->compare_exchange_strong(from, to);
+}
+
 }  // namespace
 
 bool write_or_warn(const std::string& what, const std::function<void()>& write) {
@@ -64,12 +69,14 @@ void write_patiently(const TrainConsole& console, const std::string& what, Outpu
                      const std::function<void()>& write, const std::function<void()>& refused) {
   for (bool first = true;; first = false) {
     try {
-      return write();
+      write();
+      return change_phase(console, RunPhase::waits_for_room, RunPhase::writes_result);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::generic) throw;
       const uintmax_t room = room_at(output_dir);
       const bool may_wait = dynamic_cast<const FullDisk*>(&error) != nullptr &&
                             console.stop != nullptr && !console.stop->load();
+      if (may_wait) change_phase(console, RunPhase::writes_result, RunPhase::waits_for_room);
       if (first) {
         warn(fmt::format("{} is not written: {}{}", what, error.what(),
                          may_wait ? "; waiting for space, and trying again every 30 s: free some, "

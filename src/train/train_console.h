@@ -10,11 +10,12 @@ namespace jackscrew {
 
 // What a run is doing, which says when a stop takes effect.
 enum class RunPhase {
-  begins,         // until the first step: a stop ends it at once
-  steps,          // after the current step
-  writes_result,  // once the result is written
-  answers,        // after the current answer for the report
-  exports         // at once
+  begins,          // until the first step: a stop ends it at once
+  steps,           // after the current step
+  writes_result,   // once the result is written
+  waits_for_room,  // at once, without the result, which a full disk refuses; with a checkpoint
+  answers,         // after the current answer for the report
+  exports          // at once
 };
 
 struct TrainConsole {

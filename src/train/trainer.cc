@@ -398,9 +398,9 @@ class Trainer {
     if (const std::string text = watch_.nothing_gained(); !text.empty()) warn(text);
     require_finite_parameters(done);
     write_result(done);
+    enter(RunPhase::answers);
     log_->ended(done, *claim_);
     write_or_warn(kReportName, [&] { write_report(claim_->path()); });  // it may be killed now
-    enter(RunPhase::answers);
     const int64_t left = answer_samples(all_samples(data_), done, log_->events());
     // A repeated command gives the rest from it.
     if (left > 0) try_to_save(done);

@@ -160,6 +160,7 @@ TEST_F(SlowFullDisk, ACheckpointIsLeftWhereOneFits) {
   ::unsetenv("TMPDIR");
   ASSERT_TRUE(child->until([&] { return said("waiting for space"); })) << tiny_.text("said");
   EXPECT_EQ(child->stop(SIGINT), 130);
+  EXPECT_TRUE(said("stopping without the result; a checkpoint is left")) << tiny_.text("said");
   EXPECT_TRUE(said("the checkpoint is ")) << tiny_.text("said");
   const std::string said = tiny_.text("said");
   const size_t begin = said.find("resume=") + 7;

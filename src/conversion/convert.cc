@@ -72,6 +72,14 @@ GgufModel gguf_model(const Recipe& recipe, const ModelFiles& files,
                     "it will read longer texts otherwise than this model does",
                     window));
   }
+  const RopeScaling &scaling = model.config.rope_scaling, usual;
+  if (scaling.kind == RopeScaling::Kind::yarn &&
+      (scaling.beta_fast != usual.beta_fast || scaling.beta_slow != usual.beta_slow)) {
+    notes.push_back(
+        fmt::format("llama.cpp ignores YaRN's beta_fast {} and beta_slow {} in a GGUF file "
+                    "of this architecture: it takes {} and {}",
+                    scaling.beta_fast, scaling.beta_slow, usual.beta_fast, usual.beta_slow));
+  }
   return model;
 }
 

@@ -147,8 +147,8 @@ RopeScaling scaling_from_factors(const GgufFile& file, const GgufTensor& tensor,
       "Llama 3.1 and 3.2 do");
 }
 
-// YaRN's limits as newer files have them. Older programs took the defaults whatever a file said, so
-// that limits which leave nothing between them are no reason to refuse it.
+// YaRN's limits. llama.cpp takes the defaults for these architectures whatever a file says, so that
+// limits which leave nothing between them are no reason to refuse it.
 void parse_yarn_limits(const GgufFile& file, RopeScaling& scaling) {
   const double fast = file.number(own_key(file, "rope.scaling.yarn_beta_fast"), scaling.beta_fast);
   const double slow = file.number(own_key(file, "rope.scaling.yarn_beta_slow"), scaling.beta_slow);

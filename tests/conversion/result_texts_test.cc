@@ -45,5 +45,21 @@ TEST_F(SlowConversion, BlocksInF32BesideAnEmbeddingInBf16AreDeclaredAsF32) {
   EXPECT_EQ(config["torch_dtype"], "float32");
 }
 
+TEST_F(SlowConversion, SaysThatLimitsOfYarnAreIgnored) {
+  auto config = nlohmann::json::parse(tiny_.text("base/config.json"));
+  const auto notes = [&](double fast) {
+    config["rope_scaling"] = {{"rope_type", "yarn"},
+                              {"factor", 2.0},
+                              {"original_max_position_embeddings", 64},
+                              {"beta_fast", fast}};
+    tiny_.file("base/config.json", config.dump());
+    return answer(fmt::format("export model={} output={} overwrite=true", path("base"),
+                              path("m.gguf")))["notes"]
+        .dump();
+  };
+  EXPECT_NE(notes(16.0).find("llama.cpp ignores YaRN's beta_fast 16"), std::string::npos);
+  EXPECT_EQ(notes(32.0), "[]");
+}
+
 }  // namespace
 }  // namespace jackscrew

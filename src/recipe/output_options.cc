@@ -40,6 +40,7 @@ constexpr OptionSpec kOutputOptions[] = {
      .default_text = "2",
      .help = "checkpoints to keep; 0: all",
      .min = 0,
+     .max = 1e9,
      .affects_result = false},
     {.name = "resume",
      .type = text,

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "session/adapter.h"
+#include "tests/support/errors.h"
 #include "tests/support/tiny_run.h"
 #include "tests/support/train_quietly.h"
 
@@ -221,6 +222,9 @@ TEST_F(DiskPlans, CountsCheckpoints) {
   EXPECT_EQ(disk("save_steps=10", 0).checkpoints, 3);
   EXPECT_EQ(disk("save_steps=10", 20).checkpoints, 2);
   EXPECT_EQ(disk("save_steps=10 save_total_limit=0", 95).checkpoints, 10);
+  EXPECT_EQ(disk("save_steps=10 save_total_limit=1000000000", 95).checkpoints, 10);
+  expect_message(ErrorKind::usage, "expected a whole number from 0 to 1000000000",
+                 [&] { disk("save_steps=10 save_total_limit=9223372036854775807", 95); });
   EXPECT_EQ(disk("", 20).checkpoints, 0);
   // That of the best evaluation stays beside them.
   const std::string best = "val_size=4 eval_steps=5 load_best_model_at_end=true ";

@@ -271,10 +271,10 @@ namespace {
 
 // What other programs keep beside weights for activations and caches that they round.
 bool is_scale_of_activations(std::string_view name) {
-  constexpr std::string_view kScales[] = {"input_scale", "output_scale", "q_scale", "k_scale",
-                                          "v_scale"};
-  return std::ranges::any_of(
-      kScales, [&](std::string_view scale) { return name.ends_with("." + std::string(scale)); });
+  constexpr std::string_view kScales[] = {".input_scale", ".output_scale", ".q_scale", ".k_scale",
+                                          ".v_scale"};
+  return std::ranges::any_of(kScales,
+                             [&](std::string_view scale) { return name.ends_with(scale); });
 }
 
 bool is_zero(const WeightSource& source, const std::string& name) {

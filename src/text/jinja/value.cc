@@ -167,7 +167,7 @@ bool Value::is_callable() const {
 }
 
 std::string_view Value::type_name() const {
-  struct Name {
+  struct NameOfType {
     std::string_view operator()(const Undefined&) const { return "undefined value"; }
     std::string_view operator()(const None&) const { return "none"; }
     std::string_view operator()(bool) const { return "bool"; }
@@ -186,7 +186,7 @@ std::string_view Value::type_name() const {
       return object->type_name();
     }
   };
-  return std::visit(Name{}, data_);
+  return std::visit(NameOfType{}, data_);
 }
 
 bool Value::truth() const {

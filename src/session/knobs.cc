@@ -114,9 +114,11 @@ std::string settings_for(const char* method, const OptionSet& options) {
 }  // namespace
 
 std::vector<Knob> knobs_of(const Recipe& recipe, const ModelFiles& files) {
-  std::vector<Knob> knobs = {samples_knob(recipe, files), recompute_knob(recipe),
-                             batch_knob(recipe),          optimizer_knob(recipe),
-                             update_knob(recipe),         storage_knob(recipe)};
+  // Recomputation comes first: where it is left to choose itself, what it saves would be told of
+  // the others.
+  std::vector<Knob> knobs = {recompute_knob(recipe), samples_knob(recipe, files),
+                             batch_knob(recipe),     optimizer_knob(recipe),
+                             update_knob(recipe),    storage_knob(recipe)};
   add_learner_knobs(recipe, knobs);
   return knobs;
 }

@@ -46,8 +46,11 @@ class WeightProductTest : public ::testing::TestWithParam<bool> {
 TEST_P(WeightProductTest, EveryWeightHasItsOwn) {
   const RandomBatch batch(config_, 19, 1);
   FrozenLearner frozen;
-  for (const std::vector<std::string>& excluded :
-       {std::vector<std::string>{}, {"lm_head"}, {"q_proj", "up_proj"}, {"layers.1.*"}, {"*"}}) {
+  for (const std::vector<std::string>& excluded : {std::vector<std::string>{},
+                                                   {"lm_head"},
+                                                   {"q_proj", "up_proj"},
+                                                   {"layers.1.*"},
+                                                   {"layers.*"}}) {
     auto ops = std::make_unique<CountingOps>(make_test_ops());
     CountingOps& counts = *ops;
     const Arithmetic which(make_int8_product(), excluded, all_linears(config_));
@@ -69,9 +72,13 @@ TEST_P(WeightProductTest, WhatIsExcludedIsMultipliedInF32) {
   const RandomBatch batch(config_, 19, 1);
   const auto learner = make_full_learner();
   StageRig exact = rig(*learner, {});
-  StageRig all_excluded = rig(
-      *learner, {.arithmetic = std::make_unique<Arithmetic>(
-                     make_int8_product(), std::vector<std::string>{"*"}, all_linears(config_))});
+  // Excluding all is refused: one weight more, of another model, is left to the product.
+  std::vector<WeightSpec> linears = all_linears(config_);
+  linears.push_back({.name = "model.other.weight", .rows = 64, .cols = 64, .module = "other"});
+  StageRig all_excluded =
+      rig(*learner,
+          {.arithmetic = std::make_unique<Arithmetic>(
+               make_int8_product(), std::vector<std::string>{"layers.*", "lm_head"}, linears)});
   for (StageRig* each : {&exact, &all_excluded}) {
     each->begin(batch.targets());
     each->accumulate(batch);

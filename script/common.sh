@@ -57,21 +57,26 @@ parts_table=''
 parts_failures=''
 
 part() {
-  local name=$1 begin=$SECONDS printed
+  local name=$1 begin=$SECONDS printed tee status=0
   printed=$(mktemp)
+  mkfifo "$printed.pipe"
   shift
   title "$name"
-  if "$@" 2>&1 | tee "$printed"; then
+  tee "$printed" <"$printed.pipe" &
+  tee=$!
+  # In this shell and not in a pipeline: a part may wait for what its script has started.
+  "$@" >"$printed.pipe" 2>&1 || status=$?
+  wait "$tee"
+  if [[ $status -eq 0 ]]; then
     parts_passed=$((parts_passed + 1))
     parts_table+="  ${green}ok${plain}    $name  ${dim}$((SECONDS - begin)) s${plain}"$'\n'
-    rm -f "$printed"
-    return 0
+  else
+    parts_failed=$((parts_failed + 1))
+    parts_table+="  ${red}FAIL${plain}  $name  ${dim}$((SECONDS - begin)) s${plain}"$'\n'
+    parts_failures+=$'\n'"-- the end of: $name"$'\n'"$(tail -n 20 "$printed")"$'\n'
   fi
-  parts_failed=$((parts_failed + 1))
-  parts_table+="  ${red}FAIL${plain}  $name  ${dim}$((SECONDS - begin)) s${plain}"$'\n'
-  parts_failures+=$'\n'"-- the end of: $name"$'\n'"$(tail -n 20 "$printed")"$'\n'
-  rm -f "$printed"
-  return 1
+  rm -f "$printed" "$printed.pipe"
+  return "$status"
 }
 
 skip() {

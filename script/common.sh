@@ -57,10 +57,12 @@ parts_table=''
 parts_failures=''
 
 part() {
-  local name=$1 begin=$SECONDS printed tee status=0
-  printed=$(mktemp)
-  mkfifo "$printed.pipe"
+  local name=$1 begin=$SECONDS tee status=0
+  local printed=build/parts/${0##*/}.log  # a script that is a part of another has its own
   shift
+  mkdir -p build/parts
+  rm -f "$printed.pipe"
+  mkfifo "$printed.pipe"
   title "$name"
   tee "$printed" <"$printed.pipe" &
   tee=$!
@@ -75,7 +77,7 @@ part() {
     parts_table+="  ${red}FAIL${plain}  $name  ${dim}$((SECONDS - begin)) s${plain}"$'\n'
     parts_failures+=$'\n'"-- the end of: $name"$'\n'"$(tail -n 20 "$printed")"$'\n'
   fi
-  rm -f "$printed" "$printed.pipe"
+  rm -f "$printed.pipe"
   return "$status"
 }
 

@@ -190,8 +190,7 @@ void Conversion::plan_directory(const Recipe& recipe, const ModelFiles& files) {
   WeightTypes types;
   for (const ModelTensor& tensor : tensors_) {
     const char* own = safetensors_dtype(*tensor.format);
-    if (own == nullptr) continue;
-    (tensor.spec.is_block_matrix() ? types.block_matrices : types.others).insert(own);
+    if (own != nullptr) types.add(own, tensor.spec.is_block_matrix());
   }
   dtype_ = torch_dtype(types);
   texts_ = directory_texts(recipe, files, dtype_, report_.notes);

@@ -61,8 +61,7 @@ class LayoutFiles : public QuantisedFiles {
     WeightTypes types;
     for (const ModelTensor& tensor : tensors_) {
       if (tensor.format == nullptr) continue;
-      (tensor.spec.is_block_matrix() ? types.block_matrices : types.others)
-          .insert(safetensors_dtype(*tensor.format));
+      types.add(safetensors_dtype(*tensor.format), tensor.spec.is_block_matrix());
     }
     Texts texts = directory_texts(recipe_, files_, torch_dtype(types), notes);
     std::string& config = texts["config.json"];

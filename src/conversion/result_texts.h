@@ -50,6 +50,10 @@ std::optional<int64_t> end_of_answers(const ChatFormat& format, const Tokenizer&
 // The safetensors types of a model's weights; those without one are not in it.
 struct WeightTypes {
   std::set<std::string_view> block_matrices, others;
+
+  void add(std::string_view type, bool is_block_matrix) {
+    (is_block_matrix ? block_matrices : others).insert(type);
+  }
 };
 // The type to which other programs bring the weights to compute: one that rounds no matrix of a
 // block. Where all of those are quantised the others say it.

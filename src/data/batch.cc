@@ -101,6 +101,17 @@ Rows pack_best_fit(std::span<const int64_t> lengths, std::span<const int64_t> or
   return rows;
 }
 
+void require_micro_batch(int64_t micro_batch_size, int64_t sequence_len, int64_t most) {
+  if (micro_batch_size <= most / sequence_len) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("micro_batch_size {} x sequence_len {} is more than the {} tokens that "
+                          "a micro-batch can have",
+                          micro_batch_size, sequence_len, most),
+              micro_batch_size == 1
+                  ? fmt::format("use sequence_len={} or less", most)
+                  : "lower micro_batch_size and raise gradient_accumulation_steps");
+}
+
 BatchSampler::BatchSampler(const Dataset& dataset, const BatchOptions& options)
     : dataset_(&dataset), options_(options) {
   if (options.sequence_len < 1 || options.micro_batch_size < 1 ||
@@ -119,14 +130,8 @@ BatchSampler::BatchSampler(const Dataset& dataset, const BatchOptions& options)
     tokens_per_epoch_ += length(i);
   }
   // Positions of a micro-batch are counted in 32 bits.
-  constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
-  if (options.micro_batch_size > kMostTokens / options.sequence_len) {
-    throw Error(ErrorKind::usage,
-                fmt::format("micro_batch_size {} x sequence_len {} is more than the {} tokens that "
-                            "a micro-batch can have",
-                            options.micro_batch_size, options.sequence_len, kMostTokens),
-                "lower micro_batch_size and raise gradient_accumulation_steps");
-  }
+  require_micro_batch(options.micro_batch_size, options.sequence_len,
+                      std::numeric_limits<int32_t>::max());
   rows_per_step_ = checked_mul(options.micro_batch_size, options.gradient_accumulation_steps);
   // Every epoch has the same number of rows, see pack_best_fit().
   auto first = std::make_shared<const Epoch>(plan(0));

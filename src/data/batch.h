@@ -60,6 +60,10 @@ struct BatchOptions {
   int64_t virtual_tokens = 0;  // at the start of every sequence, beside the example's tokens
 };
 
+// Throws Error(usage) where micro-batches of these sizes, both at least 1, would have more than
+// `most` tokens.
+void require_micro_batch(int64_t micro_batch_size, int64_t sequence_len, int64_t most);
+
 // Deals a dataset's examples into steps, each example exactly once per epoch. The last step of an
 // epoch gets the remainder and may be smaller. Thread-safe.
 class BatchSampler {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/batch.h"
 
 namespace jackscrew {
 
@@ -56,18 +57,9 @@ void settle_lengths(Recipe& recipe, const ModelFiles& files) {
                 recipe.adapter.empty() ? "raise sequence_len, or lower prompt_tokens"
                                        : "raise sequence_len");
   }
-  const int64_t tokens = checked_mul(recipe.micro_batch_size, recipe.sequence_len);
   // The activations of so many tokens fit no device of today by far, and planning takes memory too.
   constexpr int64_t kMostTokens = int64_t{1} << 22;
-  if (tokens > kMostTokens) {
-    throw Error(ErrorKind::usage,
-                fmt::format("micro_batch_size {} x sequence_len {} is more than the {} tokens that "
-                            "a micro-batch can have",
-                            recipe.micro_batch_size, recipe.sequence_len, kMostTokens),
-                recipe.micro_batch_size == 1
-                    ? fmt::format("use sequence_len={} or less", kMostTokens)
-                    : "lower micro_batch_size and raise gradient_accumulation_steps");
-  }
+  require_micro_batch(recipe.micro_batch_size, recipe.sequence_len, kMostTokens);
 }
 
 std::string purposes_text(const Ledger& ledger) {

@@ -22,8 +22,7 @@ namespace {
 const char* dtype_of(std::span<const SafetensorsSpec> specs) {
   WeightTypes types;
   for (const SafetensorsSpec& spec : specs) {
-    const bool of_block = spec.name.starts_with("model.layers.") && spec.shape.size() == 2;
-    (of_block ? types.block_matrices : types.others).insert(spec.dtype);
+    types.add(spec.dtype, spec.name.starts_with("model.layers.") && spec.shape.size() == 2);
   }
   return torch_dtype(types);
 }

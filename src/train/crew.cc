@@ -150,15 +150,12 @@ std::vector<int> Crew::replicas_of(int rank) const {
 // Does this rank's part of a command and hears from every rank whether its part succeeded, even if
 // one fails: ranks that succeeded wait for the next command. Returns the ranks' answers.
 std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void()>& work) {
-  std::optional<RankFailure> failure;
-  const auto failed = [&](int rank, const RankFailure& of_rank) {
+  std::optional<Error> failure;
+  const auto failed = [&](int rank, const Error& error) {
     if (failure) return;
-    const Error& error = of_rank.error;
-    failure.emplace(
-        Error(error.kind(),
-              fmt::format("rank {} on {}: {}", rank, transport_->host(rank), error.what()),
-              error.hint()),
-        of_rank.is_full_disk);
+    failure.emplace(error.kind(),
+                    fmt::format("rank {} on {}: {}", rank, transport_->host(rank), error.what()),
+                    error.hint());
   };
   std::vector<std::vector<uint8_t>> results;
   in_common_work([&] {
@@ -167,7 +164,7 @@ std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void(
     } catch (const Error& error) {
       // Other ranks are not waited for where this one was interrupted.
       if (error.kind() == ErrorKind::interrupted || is_alone()) throw;
-      failed(0, RankFailure(error));
+      failed(0, error);
     }
     for (int rank = 1; rank < ranks(); ++rank) {
       const std::vector<uint8_t> answer = receive(rank);
@@ -176,7 +173,7 @@ std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void(
       results.push_back(in.get_vector<uint8_t>());
     }
   });
-  if (failure) failure->raise();
+  if (failure) throw Error(*failure);
   return results;
 }
 
@@ -236,10 +233,8 @@ void Crew::load(const SessionPlan& plan, const ProgressStyle& style) {
 }
 
 void Crew::begin_run(int64_t total_steps) {
-  return in_common_work([&] {
-    send_all(message(Command::begin_run).put(total_steps));
-    session_->learner().begin_run(total_steps);
-  });
+  send_all(message(Command::begin_run).put(total_steps));
+  begin_together([&] { session_->learner().begin_run(total_steps); });
 }
 
 void Crew::accumulate(const StepBatch& batch, double learning_rate, int64_t step,
@@ -314,10 +309,8 @@ std::vector<LearnerEvent> Crew::take_events() {
 }
 
 void Crew::learner_restored() {
-  return in_common_work([&] {
-    send_all(Command::learner_restored);
-    session_->learner_restored();
-  });
+  send_all(Command::learner_restored);
+  begin_together([&] { session_->learner_restored(); });
 }
 
 void Crew::restored() {

@@ -82,27 +82,16 @@ Ledger get_ledger(MessageReader& in) {
   return ledger;
 }
 
-RankFailure::RankFailure(const std::exception& exception)
-    : RankFailure(error_of(exception), dynamic_cast<const FullDisk*>(&exception) != nullptr) {}
-
-void RankFailure::raise() const {
-  if (is_full_disk) throw FullDisk(error.kind(), error.what(), error.hint());
-  throw Error(error);
-}
-
-void put_failure(MessageWriter& out, const std::optional<RankFailure>& failure) {
+void put_failure(MessageWriter& out, const std::optional<Error>& failure) {
   out.put(failure.has_value());
-  if (!failure) return;
-  const Error& error = failure->error;
-  out.put(error.kind()).put(std::string(error.what())).put(error.hint()).put(failure->is_full_disk);
+  if (failure) out.put(failure->kind()).put(std::string(failure->what())).put(failure->hint());
 }
 
-std::optional<RankFailure> get_failure(MessageReader& in) {
+std::optional<Error> get_failure(MessageReader& in) {
   if (!in.get<bool>()) return std::nullopt;
   const auto kind = in.get<ErrorKind>();
   const std::string what = in.get_text();
-  const std::string hint = in.get_text();
-  return RankFailure(Error(kind, what, hint), in.get<bool>());
+  return Error(kind, what, in.get_text());
 }
 
 }  // namespace jackscrew

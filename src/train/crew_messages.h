@@ -50,18 +50,9 @@ void put(MessageWriter& out, const StateRef& state);
 StateRef get_state(MessageReader& in);
 void put(MessageWriter& out, const Ledger& ledger);
 Ledger get_ledger(MessageReader& in);
-// Why a rank could not do what it was asked. It waits for the next command.
-struct RankFailure {
-  RankFailure(const Error& why, bool disk_is_full) : error(why), is_full_disk(disk_is_full) {}
-  explicit RankFailure(const std::exception& exception);
-  // Throws FullDisk again where it was one.
-  [[noreturn]] void raise() const;
-
-  Error error;
-  bool is_full_disk;
-};
-// nullopt: it succeeded.
-void put_failure(MessageWriter& out, const std::optional<RankFailure>& failure);
-std::optional<RankFailure> get_failure(MessageReader& in);
+// Why a rank could not do what it was asked, after which it waits for the next command; nullopt
+// where it could.
+void put_failure(MessageWriter& out, const std::optional<Error>& failure);
+std::optional<Error> get_failure(MessageReader& in);
 
 }  // namespace jackscrew

@@ -61,7 +61,7 @@ class Worker {
       case Command::load:
         return try_to([&](MessageWriter&) { load(in); });
       case Command::begin_run:
-        return session_->learner().begin_run(in.get<int64_t>());
+        return try_to([&](MessageWriter&) { session_->learner().begin_run(in.get<int64_t>()); });
       case Command::accumulate:
         return accumulate(in);
       case Command::apply:
@@ -80,7 +80,7 @@ class Worker {
       case Command::write_state:
         return write_state(in);
       case Command::learner_restored:
-        return session_->learner_restored();
+        return try_to([&](MessageWriter&) { session_->learner_restored(); });
       case Command::restored:
         return session_->restored();
       case Command::non_finite:
@@ -105,11 +105,11 @@ class Worker {
   // A failure of such work does not end this rank: rank 0 is told, and decides.
   void try_to(const std::function<void(MessageWriter&)>& work) {
     MessageWriter result, out;
-    std::optional<RankFailure> failure;
+    std::optional<Error> failure;
     try {
       work(result);
     } catch (const std::exception& exception) {
-      failure.emplace(exception);
+      failure = error_of(exception);
     }
     put_failure(out, failure);
     answer(out.put(std::vector<uint8_t>(result.bytes().begin(), result.bytes().end())));

@@ -67,29 +67,20 @@ class LostAtTheEnd : public Transport {
   std::string host_ = "here";
 };
 
-// A full disk of another rank is told apart as this one's own is.
-TEST(Crew, AFailureStaysOneOfAFullDisk) {
-  const auto told = [](const std::optional<RankFailure>& failure) {
+TEST(Crew, AFailureIsToldWhole) {
+  const auto told = [](const std::optional<Error>& failure) {
     MessageWriter out;
     put_failure(out, failure);
     MessageReader in(out.bytes());
     return get_failure(in);
   };
   EXPECT_FALSE(told(std::nullopt).has_value());
-  const FullDisk full(ErrorKind::generic, "cannot write", "free some space");
-  const auto of_disk = told(RankFailure(full));
-  ASSERT_TRUE(of_disk.has_value());
-  try {
-    of_disk->raise();
-  } catch (const FullDisk& error) {
-    EXPECT_EQ(error.kind(), full.kind());
-    EXPECT_STREQ(error.what(), full.what());
-    EXPECT_EQ(error.hint(), full.hint());
-  }
-  const auto other = told(RankFailure(Error(ErrorKind::data, "cannot read")));
-  ASSERT_TRUE(other.has_value());
-  expect_error(ErrorKind::data, "cannot read", [&] { other->raise(); });
-  EXPECT_FALSE(other->is_full_disk);
+  const Error error(ErrorKind::data, "cannot read", "look at it");
+  const std::optional<Error> same = told(error);
+  ASSERT_TRUE(same.has_value());
+  EXPECT_EQ(same->kind(), error.kind());
+  EXPECT_STREQ(same->what(), error.what());
+  EXPECT_EQ(same->hint(), error.hint());
 }
 
 TEST(Crew, ARankLostAfterTheResultLeavesItWhole) {

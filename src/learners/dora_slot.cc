@@ -1,6 +1,7 @@
 #include "learners/dora_slot.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "learners/dora.rows.h"
 #include "products/dense.h"
@@ -8,7 +9,7 @@
 namespace jackscrew {
 
 DoraSlot::DoraSlot(const LearnerContext& context, const Weight& weight,
-                   const LoraSettings& settings, const LoraShape& shape)
+                   const LoraSettings& settings, const LoraShape& shape, double& zero_rows)
     : LoraSlot(context, weight, settings, shape),
       weight_(weight),
       magnitude_(context, part_name(weight, "lora_magnitude_vector"), {weight.rows()}),
@@ -17,6 +18,10 @@ DoraSlot::DoraSlot(const LearnerContext& context, const Weight& weight,
   Context run{context.ops, context.scratch, context.scalars};
   begin(run);
   measure(run);
+  if (run.ops.plans_only()) return;
+  std::vector<float> lengths(static_cast<size_t>(weight.rows()));
+  run.ops.copy(Tensor(lengths.data(), DType::f32, {weight.rows()}), magnitude_.value());
+  zero_rows += static_cast<double>(std::ranges::count(lengths, 0.0f));
 }
 
 void DoraSlot::forward(Context& context, const Operand& operand, const Tensor& y,

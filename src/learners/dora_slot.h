@@ -11,8 +11,9 @@ namespace jackscrew {
 // would cost one more product.)
 class DoraSlot : public LoraSlot {
  public:
+  // Adds to `zero_rows` how many of the weight's rows are 0: they stay so, having no length.
   DoraSlot(const LearnerContext& context, const Weight& weight, const LoraSettings& settings,
-           const LoraShape& shape);
+           const LoraShape& shape, double& zero_rows);
 
   // The gradient of m computes the product again.
   double gradient_products() const override { return 1.0; }

@@ -147,7 +147,7 @@ double GaloreSlot::refresh(Context& context, uint32_t draw) {
   return overlap(context, c);
 }
 
-// False where the window's sum is zero or not finite and thus determines no subspace.
+// False where the window's sum is next to zero or not finite and thus determines no subspace.
 bool GaloreSlot::next_basis(Context& context, uint32_t draw, const Tensor& before,
                             const Tensor& to) {
   if (settings_.subspace == SubspaceKind::random) {
@@ -155,7 +155,9 @@ bool GaloreSlot::next_basis(Context& context, uint32_t draw, const Tensor& befor
     return true;
   }
   const double norm = std::sqrt(squared_norm(context, window_.view()));
-  if (!context.ops.plans_only() && !(norm > 0.0 && std::isfinite(norm))) return false;
+  // Of a smaller one, the shift below would be lost among the least numbers of f32, 1e-45.
+  constexpr double kLeastNorm = 1e-25;
+  if (!context.ops.plans_only() && !(norm > kLeastNorm && std::isfinite(norm))) return false;
   if (finds_by_svd()) {
     exact_basis(context, window_.view(), of_inputs_ ? Transpose::yes : Transpose::no, to);
     return true;

@@ -31,7 +31,7 @@ class LoraLearner : public Learner {
     const std::optional<LoraShape> shape = settings_.shape_of(weight.spec());
     if (!shape) return std::make_unique<FrozenSlot>();
     if (settings_.use_dora()) {
-      return std::make_unique<DoraSlot>(context, weight, settings_, *shape);
+      return std::make_unique<DoraSlot>(context, weight, settings_, *shape, zero_rows_);
     }
     if (settings_.start() == LoraStart::pissa && context.training) {
       return std::make_unique<PissaSlot>(context, weight, settings_, *shape, squares_);
@@ -46,7 +46,11 @@ class LoraLearner : public Learner {
   std::string original_model() const override { return settings_.original_model(); }
 
   void begin_run(int64_t) override {
-    if (settings_.start() == LoraStart::standard || plans_only_) return;
+    if (plans_only_) return;
+    if (settings_.use_dora()) {
+      zero_rows_ = sum_over_stages_([&](double before) { return before + zero_rows_; });
+    }
+    if (settings_.start() == LoraStart::standard) return;
     for (double* sum : {&squares_.weights, &squares_.rounding_error, &squares_.residual}) {
       *sum = sum_over_stages_([&](double before) { return before + *sum; });
     }
@@ -57,6 +61,13 @@ class LoraLearner : public Learner {
 
   LearnerNotes notes() const override {
     LearnerNotes notes;
+    if (zero_rows_ > 0.0) {
+      notes.warnings.push_back(fmt::format(
+          "use_dora: rows of the weights with adapters are 0 ({} in all): they stay so, and other "
+          "programs divide by their length; leave their modules out of lora_target, or leave "
+          "use_dora out",
+          zero_rows_));
+    }
     if (settings_.start() == LoraStart::standard) return notes;
     if (squares_.rounding_error == 0.0) {
       notes.lines.push_back("adapters begin as the principal parts of their weights (pissa)");
@@ -81,6 +92,7 @@ class LoraLearner : public Learner {
 
   LoraSettings settings_;
   RoundingSquares squares_;
+  double zero_rows_ = 0;  // with DoRA
   SumOverStages sum_over_stages_;
   bool plans_only_ = true;
 };

@@ -1,6 +1,7 @@
 #include "learners/rotation_parts.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -46,7 +47,8 @@ RotationParts::RotationParts(const std::vector<int64_t>& sizes, const std::vecto
     RotationOptions own = options;
     own.part = static_cast<uint32_t>(p);
     if (count > 1) {
-      own.active_elements = static_cast<int64_t>(share * static_cast<double>(elements));
+      // The nearest: what is a whole number may come out a little less.
+      own.active_elements = std::llround(share * static_cast<double>(elements));
       require_room(p, own.active_elements, *std::ranges::max_element(part.sizes));
     }
     part.active_elements = own.active_elements;

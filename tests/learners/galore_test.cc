@@ -414,6 +414,13 @@ TEST(GaloreSlot, KeepsItsSubspaceWhereNothingIsKnown) {
   rig.apply();
   rig.begin(1);
   EXPECT_EQ(doubles_of(rig.basis()).values, before.values);
+  // Nor does one whose gradients are among the least numbers of f32 say anything.
+  Batch least = Rig::batch(20, 12, 1);
+  for (float& value : least.dy) value *= 1e-41f;
+  rig.backward(least);
+  rig.apply();
+  rig.begin(2);
+  EXPECT_EQ(doubles_of(rig.basis()).values, before.values);
 }
 
 }  // namespace

@@ -227,6 +227,18 @@ TEST(RotationParts, RotateByThemselves) {
   EXPECT_LE(heaviest, all / 2);
 }
 
+TEST(RotationParts, FillTheirShare) {
+  constexpr int64_t kSize = 43008;
+  std::vector<int32_t> halves(22, 0);
+  std::fill(halves.begin() + 11, halves.end(), 1);
+  for (int64_t groups = 2; groups <= 22; groups += 2) {
+    RotationParts rotation(std::vector<int64_t>(22, kSize), halves,
+                           {RotationOrder::permutation, groups * kSize, 0.5, 5});
+    rotation.advance();
+    EXPECT_EQ(std::ssize(rotation.active()), groups);
+  }
+}
+
 TEST(RotationParts, RefuseGroupsThatDoNotFit) {
   try {
     RotationParts({10, 10, 10, 10, 20, 20}, {0, 0, 0, 0, 1, 1},

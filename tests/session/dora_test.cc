@@ -253,6 +253,15 @@ TEST_P(DoraTest, IsWhatTheFormulaSaysInBf16) {
   expect_formula("bf16", DType::bf16, 0x1p-6);
 }
 
+TEST_P(DoraTest, RowsWithoutLengthAreTold) {
+  learner_->begin_run(1);
+  const std::vector<std::string> warnings = learner_->notes().warnings;
+  const bool has_them = find_format(GetParam()).can_encode();
+  ASSERT_EQ(warnings.size(), has_them ? 1u : 0u);
+  if (!has_them) return;
+  EXPECT_NE(warnings[0].find("are 0 (1 in all)"), std::string::npos) << warnings[0];
+}
+
 // The lengths follow A and B from step to step.
 TEST_P(DoraTest, FactorsFollowAnUpdate) {
   set_adapter();

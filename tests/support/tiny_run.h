@@ -6,12 +6,16 @@
 
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "report/event_log.h"
 #include "tests/cli/run_program.h"
 #include "tests/support/paths.h"
 
@@ -143,6 +147,7 @@ class Child {
   void signal(int number) { ::kill(pid_, number); }
   int stop(int number) {
     signal(number);
+    signal(SIGCONT);  // where it is halted
     return wait();
   }
   // Waits until it acts on signals, or ends; whether it does. Until then a signal does what it does
@@ -166,11 +171,40 @@ class Child {
     }
     return false;
   }
+  // Stops it without ending it; false where it has ended. SIGCONT lets it go on.
+  bool halt() {
+    if (!running()) return false;
+    signal(SIGSTOP);
+    const bool changed = ::waitpid(pid_, &status_, WUNTRACED) == pid_;
+    ended_ = changed && !WIFSTOPPED(status_);
+    return !ended_;
+  }
 
  private:
   pid_t pid_ = -1;
   int status_ = 0;
   bool ended_ = false;
 };
+
+// A run in `output` that was halted once its log had `words`, with more than a step to go: what is
+// left of it takes a fraction of a second, and this process may get its turn later. Then it begins
+// again. `start` brings `output` to what it is before the run, and starts it.
+inline std::unique_ptr<Child> halted_run(const fs::path& output, const std::string& words,
+                                         const std::function<std::unique_ptr<Child>()>& start) {
+  const fs::path log = output / "train_log.jsonl";
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    std::unique_ptr<Child> child = start();
+    const bool there = child->until(
+        [&] { return fs::exists(log) && read_text(log).find(words) != std::string::npos; });
+    if (!there || !child->halt()) continue;
+    int64_t total = 0, done = 0;
+    for (const auto& event : read_events(log)) {
+      if (event["event"] == "start") total = event["total_steps"];
+      if (event["event"] == "step") done = event["step"];
+    }
+    if (done + 1 < total) return child;
+  }
+  throw std::runtime_error("no run in " + output.string() + " was halted before its end");
+}
 
 }  // namespace jackscrew

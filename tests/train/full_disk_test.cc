@@ -41,13 +41,10 @@ class SlowFullDisk : public ::testing::Test {
   // fills the disk, but for what room() says.
   std::unique_ptr<Child> on_a_full_disk(
       const std::string& settings, const std::function<int64_t()>& room = [] { return 0; }) {
-    auto child = std::make_unique<Child>(tiny_.train("disk/run", settings) + " 2>" +
-                                         tiny_.path("said").string() + " #");
-    const fs::path log = disk_ / "run/train_log.jsonl";
-    EXPECT_TRUE(child->until([&] {
-      return fs::exists(log) && read_text(log).find("\"step\": 3,") != std::string::npos;
-    }));
-    child->signal(SIGSTOP);
+    auto child = halted_run(disk_ / "run", "\"step\": 3,", [&] {
+      fs::remove_all(disk_ / "run");
+      return std::make_unique<Child>(tiny_.train("disk/run", settings), tiny_.path("said"));
+    });
     if (const int64_t bytes = room(); bytes > 0) {
       leave(bytes);
     } else {

@@ -13,13 +13,10 @@ class SlowMovedOutput : public ::testing::TestWithParam<const char*> {
 
   // Halts a run in `out` after its first checkpoint; what it prints goes to the file `said`.
   std::unique_ptr<Child> halted() {
-    auto child = std::make_unique<Child>(tiny_.train("out", settings_), tiny_.path("said"));
-    const fs::path log = tiny_.path("out/train_log.jsonl");
-    EXPECT_TRUE(child->until([&] {
-      return fs::exists(log) && read_text(log).find("\"event\": \"save\"") != std::string::npos;
-    }));
-    child->signal(SIGSTOP);
-    return child;
+    return halted_run(tiny_.path("out"), "\"event\": \"save\"", [&] {
+      fs::remove_all(tiny_.path("out"));
+      return std::make_unique<Child>(tiny_.train("out", settings_), tiny_.path("said"));
+    });
   }
   void expect_whole(const std::string& output) {
     tiny_.must_train("whole", settings_);

@@ -107,12 +107,13 @@ TEST(SlowResult, AFinishedRunGoesOnToMoreSteps) {
 // Whoever allowed a run to replace a result need not do so again when it goes on.
 TEST(SlowResult, ARunThatReplacesGoesOn) {
   const TinyRun tiny("replacing");
-  tiny.must_train("out", "max_steps=2 method=full");
   const std::string settings = "method=full seed=3 gradient_accumulation_steps=10 max_steps=60 ";
-  Child child(tiny.train("out", settings + "overwrite=true"));
-  ASSERT_TRUE(child.until(
-      [&] { return tiny.text("out/train_log.jsonl").find("\"step\": 3,") != std::string::npos; }));
-  ASSERT_EQ(child.stop(SIGINT), 130);
+  const auto child = halted_run(tiny.path("out"), "\"step\": 3,", [&] {
+    fs::remove_all(tiny.path("out"));
+    tiny.must_train("out", "max_steps=2 method=full");
+    return std::make_unique<Child>(tiny.train("out", settings + "overwrite=true"));
+  });
+  ASSERT_EQ(child->stop(SIGINT), 130);
   EXPECT_EQ(tiny.events("out", "start").size(), 1u);
   // The result is still that of the first run, and the leave was given for this one alone.
   const auto before = contents(tiny.path("out"));

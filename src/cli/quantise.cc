@@ -109,7 +109,7 @@ Recipe scoring(const Recipe& recipe, const ModelFiles& files) {
 // The limit that bits or, by way of a run over the model as it will be written, device_memory sets.
 RateLimit rate_limit(const Recipe& recipe, const ModelFiles& files, const ModelConfig& written,
                      const HeldFormats& formats) {
-  RateLimit limit{recipe.options.number("bits")};
+  RateLimit limit{recipe.bits};
   if (rate_fits_a_run(recipe.options)) {
     limit.stages = limits_that_fit(run_over(recipe, files), files.origin, written, formats);
   }
@@ -120,11 +120,10 @@ std::unique_ptr<LayoutRounder> make_fitting_exl2_rounder(const Recipe& recipe,
                                                          const ModelFiles& files,
                                                          const std::string& rest) {
   require_shapes(files.config, check_exl2_shape);
-  const int64_t head_bits = recipe.options.integer("head_bits");
   ModelConfig written = files.config;
-  if (head_bits != kExl2PlainHead) written.tie_word_embeddings = false;
+  if (recipe.head_bits != kExl2PlainHead) written.tie_word_embeddings = false;
   const RateLimit limit = rate_limit(recipe, files, written, [&](const WeightSpec& weight) {
-    return exl2_held_formats(weight, head_bits, rest);
+    return exl2_held_formats(weight, recipe.head_bits, rest);
   });
   return make_exl2_rounder(recipe, files.config, limit);
 }
@@ -207,9 +206,7 @@ void warn_of_unused_options(const Recipe& recipe, const std::string& command, Mo
     warn_of_unused(recipe, command, names, where);
   };
   if (format == ModelFormat::gguf) warn_of({"max_shard_size"}, " for a GGUF file");
-  if (recipe.options.text("rounding") == "nearest") {
-    warn_of({"damp_percent"}, " with rounding=nearest");
-  }
+  if (!recipe.compensates) warn_of({"damp_percent"}, " with rounding=nearest");
   if (rate_fits_a_run(recipe.options)) return;
   warn_of({"ranks"}, " without device_memory");
   if (!recipe.eval_data.empty()) return;
@@ -354,7 +351,7 @@ int quantise(const Recipe& given, const std::string& command) {
       read_calibration_text(lengths, files, size, plan.least_tokens(), style);
   std::vector<std::string> notes = notes_on_text(recipe, *quantiser.rounder);
   notes.insert(notes.end(), model.notes.begin(), model.notes.end());
-  if (recipe.options.boolean("dry_run")) {
+  if (recipe.dry_run) {
     QuantisationReport report = planned_report(job, text);
     report.notes.insert(report.notes.end(), notes.begin(), notes.end());
     print_plan(recipe, output, report);

@@ -107,6 +107,10 @@ std::vector<std::string> split_words(std::string_view text) {
   return split(text, ' ');
 }
 
+bool has_name(std::string_view names, std::string_view name) {
+  return contains(split_words(canonical_name(names)), canonical_name(name));
+}
+
 std::vector<Assignment> split_settings(std::string_view text, std::string_view origin) {
   std::vector<Assignment> out;
   for (const std::string& setting : split_words(text)) {
@@ -224,11 +228,8 @@ void OptionSet::add(const OptionTable& table) {
 }
 
 const char* OptionSet::explanation(std::string_view name) const {
-  const std::string wanted = canonical_name(name);
-  for (const ForeignName& foreign : foreign_) {
-    if (contains(split_words(canonical_name(foreign.names)), wanted)) return foreign.hint;
-  }
-  return nullptr;
+  const ForeignName* foreign = find_row(foreign_, name);
+  return foreign == nullptr ? nullptr : foreign->hint;
 }
 
 const OptionValue& OptionSet::at(std::string_view name, std::string_view origin) const {

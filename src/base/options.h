@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -44,8 +45,8 @@ struct OptionTable {
   bool saved = true;  // false: about one call of the program only, absent from dumps
 };
 
-// A name that other programs have for an option that is called differently here, or for a value of
-// one ("option=value"): it is not accepted, but the error says what to write.
+// A name that other programs have for what is called differently here: an option, a value of one
+// ("option=value") or a method. It is not accepted, but the error says what to write.
 struct ForeignName {
   const char* names;  // separated by spaces
   const char* hint;
@@ -152,6 +153,16 @@ bool same_value(const OptionValue& a, const OptionValue& b);
 
 // The words of a string separated by single spaces; none for an empty string.
 std::vector<std::string> split_words(std::string_view text);
+// Whether a name is one of such words; `-` and `_` are the same.
+bool has_name(std::string_view names, std::string_view name);
+// The row whose `names` have a name; nullptr where there is none.
+template <class Rows>
+auto find_row(const Rows& rows, std::string_view name) -> decltype(std::data(rows)) {
+  for (const auto& row : rows) {
+    if (has_name(row.names, name)) return &row;
+  }
+  return nullptr;
+}
 // The words of such a string as settings: "name=value name=value".
 std::vector<Assignment> split_settings(std::string_view text, std::string_view origin);
 

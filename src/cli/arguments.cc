@@ -72,8 +72,7 @@ bool reads(const Subcommand& command, const OptionSet& options, const OptionValu
 // Such a command would do what it was asked only to show.
 void refuse_dry_run(const Recipe& recipe, const Subcommand& command) {
   const OptionValue& dry_run = recipe.options.at("dry_run", command.name);
-  if (uses(command, recipe.options, dry_run)) return;
-  if (!recipe.options.boolean("dry_run")) return;
+  if (!recipe.dry_run || uses(command, recipe.options, dry_run)) return;
   throw Error(
       ErrorKind::usage, fmt::format("{}: {} has no dry run", dry_run.origin, command.name),
       "leave dry_run out; quantize has it, and `jackscrew plan` shows what train would take");

@@ -35,22 +35,14 @@ void print_report(const ModelOutput& output, const ConversionReport& report) {
   const std::string mixture = report.file_type.empty() ? "" : report.file_type + ": ";
   fmt::print("wrote {}: {} ({}{})\n", one_line(output.target().string()), human_bytes(report.bytes),
              mixture, storage);
-  for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
-}
-
-void print_json(const ModelOutput& output, const ConversionReport& report,
-                const std::optional<WrittenLoss>& loss) {
-  JsonObject json;
-  json.add("output", output.target().string()).merge(report.to_json());
-  if (loss) json.merge(loss->to_json());
-  fmt::print("{}\n", json.text());
+  print_notes(report.notes);
 }
 
 // Reports what was written and, if it was measured, how much that lost against `model`.
 void print_written(const Recipe& recipe, const ModelOutput& output, const ConversionReport& report,
                    const ConvertedModel* model = nullptr,
                    const std::optional<WrittenLoss>& loss = std::nullopt) {
-  if (recipe.json) return print_json(output, report, loss);
+  if (recipe.json) return print_output_json(output, report.to_json(), loss);
   print_report(output, report);
   if (loss) print_loss(*model, *loss);
 }

@@ -255,11 +255,27 @@ void preview_records(const Recipe& recipe, const std::vector<DataPlace>& places)
   }
 }
 
-void stats(const Reader& reader) {
+// What a run would make of the data, beside their counts. Lengths are those of examples, in tokens.
+struct DataSummary {
+  DatasetStats counts;
+  int64_t repeated = 0;
+  int64_t shortest = 0, median = 0, longest = 0;
+  double mean = 0;
+  double trained_share = 0;     // of tokens
+  int64_t rows = 0, steps = 0;  // of an epoch
+  double fill_rate = 0;
+};
+
+double share_of(int64_t part, int64_t whole) {
+  return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
+}
+
+DataSummary summarise(const Reader& reader) {
   const Recipe& recipe = reader.recipe;
   Dataset data =
       load_datasets(reader.places, reader.tokenizer, reader.options, stderr_style(recipe.quiet));
-  const int64_t repeated = repeated_examples(data);
+  DataSummary out;
+  out.repeated = repeated_examples(data);
   if (!recipe.data_weights.empty()) data = data.weighted(recipe.data_weights, recipe.seed);
   const BatchSampler sampler(
       data, {recipe.sequence_len, recipe.micro_batch_size, recipe.gradient_accumulation_steps,
@@ -267,51 +283,66 @@ void stats(const Reader& reader) {
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < data.size(); ++i) lengths.push_back(data.length(i));
   std::sort(lengths.begin(), lengths.end());
-  const DatasetStats& counts = data.stats();
-  const auto share = [](int64_t part, int64_t whole) {
-    return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
-  };
-  const double mean = share(counts.tokens, counts.examples);
   const size_t half = lengths.size() / 2;
-  const int64_t median =
-      lengths.size() % 2 == 1 ? lengths[half] : (lengths[half - 1] + lengths[half]) / 2;
-  const double trained = share(counts.trained_tokens, counts.tokens);
-  if (recipe.json) {
-    JsonObject length;
-    length.add("shortest", lengths.front()).add("median", median).add("mean", mean);
-    length.add("longest", lengths.back());
-    JsonObject json;
-    json.add("records", counts.records).add("examples", counts.examples);
-    json.add("truncated", counts.truncated).add("too_long", counts.too_long);
-    json.add("longest_record", counts.longest).add("dropped", counts.dropped);
-    json.add("bad_records", counts.bad).add("repeated", repeated);
-    json.add("tokens", counts.tokens).add("trained_tokens", counts.trained_tokens);
-    json.add("trained_share", trained).add("text_bytes", counts.text_bytes);
-    json.add("lengths", length).add("rows", sampler.rows_per_epoch());
-    json.add("fill_rate", sampler.fill_rate()).add("steps_per_epoch", sampler.steps_per_epoch());
-    json.add("warnings", data_warnings(counts));
-    fmt::print("{}\n", json.text());
-    return;
-  }
+  out.counts = data.stats();
+  out.shortest = lengths.front();
+  out.median = lengths.size() % 2 == 1 ? lengths[half] : (lengths[half - 1] + lengths[half]) / 2;
+  out.longest = lengths.back();
+  out.mean = share_of(out.counts.tokens, out.counts.examples);
+  out.trained_share = share_of(out.counts.trained_tokens, out.counts.tokens);
+  out.rows = sampler.rows_per_epoch();
+  out.steps = sampler.steps_per_epoch();
+  out.fill_rate = sampler.fill_rate();
+  return out;
+}
+
+void print_summary_json(const DataSummary& summary) {
+  const DatasetStats& counts = summary.counts;
+  JsonObject lengths;
+  lengths.add("shortest", summary.shortest).add("median", summary.median);
+  lengths.add("mean", summary.mean).add("longest", summary.longest);
+  JsonObject json;
+  json.add("records", counts.records).add("examples", counts.examples);
+  json.add("truncated", counts.truncated).add("too_long", counts.too_long);
+  json.add("longest_record", counts.longest).add("dropped", counts.dropped);
+  json.add("bad_records", counts.bad).add("repeated", summary.repeated);
+  json.add("tokens", counts.tokens).add("trained_tokens", counts.trained_tokens);
+  json.add("trained_share", summary.trained_share).add("text_bytes", counts.text_bytes);
+  json.add("lengths", lengths).add("rows", summary.rows).add("fill_rate", summary.fill_rate);
+  json.add("steps_per_epoch", summary.steps).add("warnings", data_warnings(counts));
+  fmt::print("{}\n", json.text());
+}
+
+void print_summary(const DataSummary& summary, const Reader& reader) {
+  const Recipe& recipe = reader.recipe;
+  const int64_t limit = reader.options.sequence_len;
+  const DatasetStats& counts = summary.counts;
   fmt::print("records    {}: {} used, {} cut to {} tokens, {} skipped (nothing to train on)\n",
-             counts.records, counted(counts.examples, "example"), counts.truncated,
-             reader.options.sequence_len, counts.dropped);
+             counts.records, counted(counts.examples, "example"), counts.truncated, limit,
+             counts.dropped);
   if (counts.too_long > 0) {
-    fmt::print("           {} skipped: longer than {} tokens\n", counts.too_long,
-               reader.options.sequence_len);
+    fmt::print("           {} skipped: longer than {} tokens\n", counts.too_long, limit);
   }
-  if (repeated > 0) fmt::print("           {}\n", counted(repeated, "duplicate"));
+  if (summary.repeated > 0) fmt::print("           {}\n", counted(summary.repeated, "duplicate"));
   fmt::print("tokens     {}, {} trained on ({:.1f}%)\n", counts.tokens, counts.trained_tokens,
-             100.0 * trained);
+             100.0 * summary.trained_share);
   fmt::print("text       {}, {:.2f} bytes per token\n", human_bytes(counts.text_bytes),
-             share(counts.text_bytes, counts.text_tokens));
-  fmt::print("lengths    {} to {} tokens, median {}, mean {:.1f}\n", lengths.front(),
-             lengths.back(), median, mean);
+             share_of(counts.text_bytes, counts.text_tokens));
+  fmt::print("lengths    {} to {} tokens, median {}, mean {:.1f}\n", summary.shortest,
+             summary.longest, summary.median, summary.mean);
   fmt::print("epoch      {} of {} tokens, {:.1f}% filled ({}); {}\n",
-             counted(sampler.rows_per_epoch(), "sequence"), recipe.sequence_len,
-             100.0 * sampler.fill_rate(), recipe.packing ? "packed" : "not packed",
-             counted(sampler.steps_per_epoch(), "step"));
+             counted(summary.rows, "sequence"), recipe.sequence_len, 100.0 * summary.fill_rate,
+             recipe.packing ? "packed" : "not packed", counted(summary.steps, "step"));
   for (const std::string& line : data_warnings(counts)) warn(line);
+}
+
+void stats(const Reader& reader) {
+  const DataSummary summary = summarise(reader);
+  if (reader.recipe.json) {
+    print_summary_json(summary);
+  } else {
+    print_summary(summary, reader);
+  }
 }
 
 struct Action {

@@ -3,6 +3,10 @@
 #include <omp.h>
 
 #include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/json_object.h"
 #include "base/process_memory.h"
@@ -40,73 +44,100 @@ JsonObject json_of(bool found, const std::string& text) {
   return JsonObject().add("found", found).add("text", text);
 }
 
-// `ranks` are those of processes that were started together; empty if this one was started alone.
-int examine_machine(const Recipe& recipe, const std::vector<RankProbe>& ranks) {
-  const IsaLevel isa = detect_isa();
-  const int64_t total = total_memory_bytes();
-  const int64_t available = available_memory_bytes();
-  const std::optional<MemoryLimit> limit = memory_limit();
+struct Machine {
+  IsaLevel isa;
+  int processors;
+  int64_t memory;
+  int64_t available;  // of memory
+  std::optional<MemoryLimit> limit;
+  std::string onednn;  // version
+  std::vector<DeviceReport> devices;
+  TransportReport mpi;
+  std::vector<RankProbe> ranks;  // of processes that were started together, if they were
+};
+
+Machine examine_machine(const Recipe& recipe, std::vector<RankProbe> ranks) {
   const dnnl_version_t& dnnl = *dnnl_version();
-  const TransportReport mpi = transport_report();
-  const std::string onednn = fmt::format("{}.{}.{}", dnnl.major, dnnl.minor, dnnl.patch);
-  if (recipe.json) {
-    JsonObject json;
-    json.add("version", JACKSCREW_VERSION).add("cpu", cpu_name()).add("isa", isa_name(isa));
-    json.add("threads", omp_get_num_procs()).add("memory_total", total);
-    json.add("memory_available", available);
-    if (limit) {
-      json.add("memory_limit",
-               JsonObject().add("bytes", limit->bytes).add("group", limit->group.string()));
-    }
-    json.add("onednn", onednn);
-    JsonObject devices;
-    for (const DeviceReport& report : device_reports(recipe.python_environments)) {
-      devices.add(report.name, json_of(report.found, report.text));
-    }
-    json.add("devices", devices);
-    json.add("mpi", json_of(mpi.found, mpi.text));
-    JsonObject all_ranks;
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      all_ranks.add(std::to_string(i), JsonObject()
-                                           .add("host", ranks[i].host)
-                                           .add("latency", ranks[i].latency)
-                                           .add("bytes_per_second", ranks[i].bytes_per_second));
-    }
-    if (!ranks.empty()) json.add("ranks", all_ranks);
-    fmt::print("{}\n", json.text());
-    return 0;
+  return {.isa = detect_isa(),
+          .processors = omp_get_num_procs(),
+          .memory = total_memory_bytes(),
+          .available = available_memory_bytes(),
+          .limit = memory_limit(),
+          .onednn = fmt::format("{}.{}.{}", dnnl.major, dnnl.minor, dnnl.patch),
+          .devices = device_reports(recipe.python_environments),
+          .mpi = transport_report(),
+          .ranks = std::move(ranks)};
+}
+
+void print_machine_json(const Machine& machine) {
+  JsonObject json;
+  json.add("version", JACKSCREW_VERSION).add("cpu", cpu_name()).add("isa", isa_name(machine.isa));
+  json.add("threads", machine.processors).add("memory_total", machine.memory);
+  json.add("memory_available", machine.available);
+  if (const auto& limit = machine.limit) {
+    json.add("memory_limit",
+             JsonObject().add("bytes", limit->bytes).add("group", limit->group.string()));
   }
+  json.add("onednn", machine.onednn);
+  JsonObject devices;
+  for (const DeviceReport& report : machine.devices) {
+    devices.add(report.name, json_of(report.found, report.text));
+  }
+  json.add("devices", devices);
+  json.add("mpi", json_of(machine.mpi.found, machine.mpi.text));
+  JsonObject ranks;
+  for (size_t i = 0; i < machine.ranks.size(); ++i) {
+    const RankProbe& rank = machine.ranks[i];
+    ranks.add(std::to_string(i), JsonObject()
+                                     .add("host", rank.host)
+                                     .add("latency", rank.latency)
+                                     .add("bytes_per_second", rank.bytes_per_second));
+  }
+  if (!ranks.empty()) json.add("ranks", ranks);
+  fmt::print("{}\n", json.text());
+}
+
+void print_machine(const Machine& machine) {
   fmt::print("{}", version_text());
   fmt::print("CPU: {}\n", cpu_name());
-  fmt::print("instruction set: {} ({})\n", isa_name(isa), isa_meaning(isa));
-  fmt::print("threads: {}\n", omp_get_num_procs());
-  fmt::print("memory: {}, {} free\n", human_bytes(total), human_bytes(available));
-  if (limit) {
+  fmt::print("instruction set: {} ({})\n", isa_name(machine.isa), isa_meaning(machine.isa));
+  fmt::print("threads: {}\n", machine.processors);
+  fmt::print("memory: {}, {} free\n", human_bytes(machine.memory), human_bytes(machine.available));
+  if (const auto& limit = machine.limit) {
     fmt::print("memory limit: {} ({}), {} left\n", human_bytes(limit->bytes), limit->group.string(),
                human_bytes(limit->available));
   }
-  fmt::print("oneDNN: {}\n", onednn);
-  for (const DeviceReport& report : device_reports(recipe.python_environments)) {
+  fmt::print("oneDNN: {}\n", machine.onednn);
+  for (const DeviceReport& report : machine.devices) {
     fmt::print("{}: {}{}\n", report.name, report.found ? "" : "missing: ", report.text);
   }
-  fmt::print("MPI: {}{}\n", mpi.found ? "" : "missing: ", mpi.text);
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    fmt::print("rank {}: {}", i, ranks[i].host);
+  fmt::print("MPI: {}{}\n", machine.mpi.found ? "" : "missing: ", machine.mpi.text);
+  for (size_t i = 0; i < machine.ranks.size(); ++i) {
+    const RankProbe& rank = machine.ranks[i];
+    fmt::print("rank {}: {}", i, rank.host);
     if (i > 0) {
-      fmt::print(", {:.0f} us and {:.2f} GB/s from rank 0", 1e6 * ranks[i].latency,
-                 1e-9 * ranks[i].bytes_per_second);
+      fmt::print(", {:.0f} us and {:.2f} GB/s from rank 0", 1e6 * rank.latency,
+                 1e-9 * rank.bytes_per_second);
     }
     fmt::print("\n");
   }
-  return 0;
 }
 
 int examine(const Recipe& recipe) {
   const auto ranks = open_transport({.ranks = launched_ranks()});
-  if (ranks == nullptr) return examine_machine(recipe, {});
-  const std::vector<RankProbe> reports = try_ranks(*ranks);
-  ranks->close();
-  return ranks->rank() == 0 ? examine_machine(recipe, reports) : 0;
+  std::vector<RankProbe> probes;
+  if (ranks != nullptr) {
+    probes = try_ranks(*ranks);
+    ranks->close();
+    if (ranks->rank() != 0) return 0;
+  }
+  const Machine machine = examine_machine(recipe, std::move(probes));
+  if (recipe.json) {
+    print_machine_json(machine);
+  } else {
+    print_machine(machine);
+  }
+  return 0;
 }
 
 }  // namespace

@@ -78,8 +78,7 @@ std::string program_help(std::span<const Subcommand> commands) {
   return out +
          "\n`jackscrew help COMMAND` lists a command's options; `jackscrew --version` shows how it "
          "was built.\nExit codes: 0 done, 1 other errors, 2 usage, 3 does not fit into memory, 4 "
-         "data, "
-         "5 model files,\n6 NaN or infinity, 7 device, 130 interrupted.\n";
+         "data, 5 model files,\n6 NaN or infinity, 7 device, 130 interrupted.\n";
 }
 
 std::string command_help(const Subcommand& command) {

@@ -16,9 +16,9 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/foreign_command.h"
 #include "cli/help.h"
 #include "cli/launch.h"
-#include "cli/not_yet.h"
 #include "cli/waiting.h"
 
 namespace jackscrew {
@@ -28,7 +28,7 @@ const Subcommand& find_command(const std::string& name) {
   if (const Subcommand* known = find_subcommand(name)) return *known;
   std::vector<std::string> names = {"help"};
   for (const Subcommand& command : command_table()) names.push_back(command.name);
-  if (const NotYet* known = not_yet(name)) {
+  if (const ForeignCommand* known = foreign_command(name)) {
     throw Error(ErrorKind::usage, fmt::format("no command \"{}\": {}", name, known->what),
                 known->hint);
   }

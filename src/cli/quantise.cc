@@ -51,42 +51,37 @@ CalibrationText read_calibration_text(const Recipe& recipe, const ModelFiles& fi
 
 // Prints a line per block: the error of every matrix, and the bits of all together.
 void print_blocks(const QuantisationReport& report) {
-  int64_t layer = -2;  // before the first block; the head's is -1
-  for (size_t i = 0; i < report.matrices.size(); ++i) {
-    const WeightSpec& weight = report.matrices[i].weight;
-    if (layer == -2) fmt::print("block  {:>5}", "bits");
-    if (layer == -2) {
-      for (size_t j = 0; j < report.matrices.size() && report.matrices[j].weight.layer == 0; ++j) {
-        fmt::print("  {:>9}", report.matrices[j].weight.module);
-      }
-    }
-    if (weight.layer != layer) {
-      layer = weight.layer;
+  fmt::print("block  {:>5}", "bits");
+  for (const QuantisedMatrix& matrix : report.matrices) {
+    if (matrix.weight.layer != 0) break;
+    fmt::print("  {:>9}", matrix.weight.module);
+  }
+  std::optional<int64_t> layer;  // of the line that was begun; the head's is -1
+  for (const QuantisedMatrix& shown : report.matrices) {
+    if (layer != shown.weight.layer) {
+      layer = shown.weight.layer;
       double bits = 0.0, elements = 0.0;
       for (const QuantisedMatrix& matrix : report.matrices) {
         if (matrix.weight.layer != layer) continue;
         bits += matrix.bits * static_cast<double>(matrix.weight.size());
         elements += static_cast<double>(matrix.weight.size());
       }
-      fmt::print("\n{:>5}  {:>5.2f}", layer < 0 ? "head" : std::to_string(layer), bits / elements);
+      fmt::print("\n{:>5}  {:>5.2f}", *layer < 0 ? "head" : std::to_string(*layer),
+                 bits / elements);
     }
-    fmt::print("  {:>7.3f} %", 100.0 * report.matrices[i].error);
+    fmt::print("  {:>7.3f} %", 100.0 * shown.error);
   }
   fmt::print("\n(of each matrix, what its outputs are off by: squares, as a share of theirs)\n");
 }
 
 void print_plan(const Recipe& recipe, const ModelOutput& output, const QuantisationReport& report) {
-  if (recipe.json) {
-    fmt::print("{}\n",
-               JsonObject().add("output", output.target().string()).merge(report.to_json()).text());
-    return;
-  }
+  if (recipe.json) return print_output_json(output, report.to_json(), {});
   const char* most = report.is_bound ? "at most " : "";
   fmt::print("would write {}: {}{}, {} in {}{:.2f} bits a weight of the blocks; {}{} of memory\n",
              one_line(output.target().string()), most, human_bytes(report.bytes),
              counted(std::ssize(report.matrices), "matrix", "matrices"), most, report.bits, most,
              human_bytes(report.memory));
-  for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
+  print_notes(report.notes);
 }
 
 // The recipe of a session on the model that is read or will be written, with its adapters merged:
@@ -109,7 +104,7 @@ Recipe scoring(const Recipe& recipe, const ModelFiles& files) {
 // The limit that bits or, by way of a run over the model as it will be written, device_memory sets.
 RateLimit rate_limit(const Recipe& recipe, const ModelFiles& files, const ModelConfig& written,
                      const HeldFormats& formats) {
-  RateLimit limit{recipe.options.number("bits")};
+  RateLimit limit{recipe.bits};
   if (rate_fits_a_run(recipe.options)) {
     limit.stages = limits_that_fit(run_over(recipe, files), files.origin, written, formats);
   }
@@ -120,11 +115,10 @@ std::unique_ptr<LayoutRounder> make_fitting_exl2_rounder(const Recipe& recipe,
                                                          const ModelFiles& files,
                                                          const std::string& rest) {
   require_shapes(files.config, check_exl2_shape);
-  const int64_t head_bits = recipe.options.integer("head_bits");
   ModelConfig written = files.config;
-  if (head_bits != kExl2PlainHead) written.tie_word_embeddings = false;
+  if (recipe.head_bits != kExl2PlainHead) written.tie_word_embeddings = false;
   const RateLimit limit = rate_limit(recipe, files, written, [&](const WeightSpec& weight) {
-    return exl2_held_formats(weight, head_bits, rest);
+    return exl2_held_formats(weight, recipe.head_bits, rest);
   });
   return make_exl2_rounder(recipe, files.config, limit);
 }
@@ -207,9 +201,7 @@ void warn_of_unused_options(const Recipe& recipe, const std::string& command, Mo
     warn_of_unused(recipe, command, names, where);
   };
   if (format == ModelFormat::gguf) warn_of({"max_shard_size"}, " for a GGUF file");
-  if (recipe.options.text("rounding") == "nearest") {
-    warn_of({"damp_percent"}, " with rounding=nearest");
-  }
+  if (!recipe.compensates) warn_of({"damp_percent"}, " with rounding=nearest");
   if (rate_fits_a_run(recipe.options)) return;
   warn_of({"ranks"}, " without device_memory");
   if (!recipe.eval_data.empty()) return;
@@ -281,13 +273,7 @@ Quantised quantise_resumably(const QuantiseJob& job, const CalibrationText& text
 void print_quantised(const QuantiseJob& job, const ModelOutput& output, const Quantised& quantised,
                      double seconds) {
   const QuantisationReport& report = quantised.report;
-  if (job.recipe.json) {
-    JsonObject json;
-    json.add("output", output.target().string()).merge(report.to_json());
-    if (quantised.loss) json.merge(quantised.loss->to_json());
-    fmt::print("{}\n", json.text());
-    return;
-  }
+  if (job.recipe.json) return print_output_json(output, report.to_json(), quantised.loss);
   print_blocks(report);
   fmt::print("wrote {}: {}, {:.2f} bits a weight of the blocks; {} of calibration, {}{}\n",
              one_line(output.target().string()), human_bytes(report.bytes), report.bits,
@@ -295,7 +281,7 @@ void print_quantised(const QuantiseJob& job, const ModelOutput& output, const Qu
              // All blocks may have been there already.
              report.memory > 0 ? human_bytes(report.memory) + " of memory, " : "",
              human_duration(seconds));
-  for (const std::string& note : report.notes) fmt::print("  {}\n", one_line(note));
+  print_notes(report.notes);
   if (quantised.loss) print_loss(job.model, *quantised.loss);
 }
 
@@ -354,7 +340,7 @@ int quantise(const Recipe& given, const std::string& command) {
       read_calibration_text(lengths, files, size, plan.least_tokens(), style);
   std::vector<std::string> notes = notes_on_text(recipe, *quantiser.rounder);
   notes.insert(notes.end(), model.notes.begin(), model.notes.end());
-  if (recipe.options.boolean("dry_run")) {
+  if (recipe.dry_run) {
     QuantisationReport report = planned_report(job, text);
     report.notes.insert(report.notes.end(), notes.begin(), notes.end());
     print_plan(recipe, output, report);

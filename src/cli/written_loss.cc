@@ -93,6 +93,18 @@ void print_loss(const ConvertedModel& model, const WrittenLoss& loss) {
              counted(loss.written.tokens, "token"));
 }
 
+void print_output_json(const ModelOutput& output, const JsonObject& report,
+                       const std::optional<WrittenLoss>& loss) {
+  JsonObject json;
+  json.add("output", output.target().string()).merge(report);
+  if (loss) json.merge(loss->to_json());
+  fmt::print("{}\n", json.text());
+}
+
+void print_notes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) fmt::print("  {}\n", one_line(note));
+}
+
 JsonObject WrittenLoss::to_json() const {
   JsonObject json;
   if (base) json.add("base_loss", *base);

@@ -1,12 +1,15 @@
 // The losses on eval_data of a model that merge, export or quantize has written, measured before it
-// gets its final name.
+// gets its final name, and what their reports have in common.
 #pragma once
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "base/json_object.h"
 #include "conversion/compare.h"
 #include "conversion/convert.h"
+#include "conversion/model_output.h"
 #include "data/dataset.h"
 #include "recipe/recipe.h"
 
@@ -36,6 +39,13 @@ WrittenLoss measure_written(const Recipe& scoring, const ConvertedModel& model,
 void refuse_loss(const Recipe& recipe, const WrittenLoss& loss);
 
 void print_loss(const ConvertedModel& model, const WrittenLoss& loss);
+
+// Prints the report of what was written, or would be.
+void print_output_json(const ModelOutput& output, const JsonObject& report,
+                       const std::optional<WrittenLoss>& loss);
+
+// Prints notes, each on a line, under the one that says what was written.
+void print_notes(const std::vector<std::string>& notes);
 
 // Throws Error(usage) where max_merge_loss is set and eval_data is not.
 void check_loss_options(const Recipe& recipe);

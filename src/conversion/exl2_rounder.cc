@@ -119,14 +119,12 @@ std::vector<FormatPointer> exl2_held_formats(const WeightSpec& weight, int64_t h
 
 std::unique_ptr<LayoutRounder> make_exl2_rounder(const Recipe& recipe, const ModelConfig& config,
                                                  const RateLimit& limit) {
-  const OptionSet& options = recipe.options;
   for (const char* name : {"group_size", "rounding", "desc_act", "sym"}) {
-    if (!options.asks_for(name)) continue;
+    if (!recipe.options.asks_for(name)) continue;
     throw Error(ErrorKind::usage, fmt::format("{} is of format=gptq: EXL2 does not have it", name),
                 "leave it out; bits alone says what EXL2 is to take");
   }
-  return std::make_unique<Exl2Rounder>(config, limit, options.integer("head_bits"),
-                                       options.number("damp_percent"));
+  return std::make_unique<Exl2Rounder>(config, limit, recipe.head_bits, recipe.damp_percent);
 }
 
 }  // namespace jackscrew

@@ -73,21 +73,18 @@ class GptqRounder : public LayoutRounder {
 }  // namespace
 
 std::unique_ptr<LayoutRounder> make_gptq_rounder(const Recipe& recipe) {
-  const OptionSet& options = recipe.options;
-  if (options.asks_for("head_bits")) {
+  if (recipe.options.asks_for("head_bits")) {
     throw Error(ErrorKind::usage, "head_bits is set, but the head of GPTQ's files is not quantised",
                 "leave it out, or write format=exl2");
   }
-  const double bits = options.number("bits");
-  if (bits != std::floor(bits)) {
-    throw Error(ErrorKind::usage, fmt::format("GPTQ has no codes of {:g} bits", bits),
+  if (recipe.bits != std::floor(recipe.bits)) {
+    throw Error(ErrorKind::usage, fmt::format("GPTQ has no codes of {:g} bits", recipe.bits),
                 "bits=2, 3, 4 or 8; format=exl2 has any rate");
   }
-  const GptqLayout layout{static_cast<int64_t>(bits), options.integer("group_size"),
-                          options.boolean("desc_act"), options.boolean("sym")};
+  const GptqLayout layout{static_cast<int64_t>(recipe.bits), recipe.group_size, recipe.desc_act,
+                          recipe.sym};
   check_gptq_layout(layout);
-  return std::make_unique<GptqRounder>(layout, options.text("rounding") == "gptq",
-                                       options.number("damp_percent"));
+  return std::make_unique<GptqRounder>(layout, recipe.compensates, recipe.damp_percent);
 }
 
 }  // namespace jackscrew

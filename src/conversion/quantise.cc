@@ -86,8 +86,7 @@ std::string rest_storage(const Recipe& recipe, const ModelFiles& base) {
         ErrorKind::usage,
         fmt::format("storage={}, but what is not in codes is f32, bf16 or f16", recipe.storage),
         "bits sets what the linear layers of the blocks have; types of GGUF are for "
-        "output=FILE.gguf, "
-        "nf4 for format=hf");
+        "output=FILE.gguf, nf4 for format=hf");
   }
   const StoredTensor& embedding = stored_tensor(base, *base.source, "model.embed_tokens.weight");
   return embedding.format.get() == &bf16_format() ? "bf16" : "f16";
@@ -96,7 +95,7 @@ std::string rest_storage(const Recipe& recipe, const ModelFiles& base) {
 CalibrationSize calibration_size(const Recipe& recipe, const ModelConfig& config) {
   // With a run that is to fit, sequence_len is the run's.
   const bool is_own = !rate_fits_a_run(recipe.options);
-  return {recipe.options.integer("calibration_sequences"),
+  return {recipe.calibration_sequences,
           is_own && recipe.options.was_set("sequence_len")
               ? recipe.sequence_len
               : std::min(kCalibrationLength, config.longest_sequence()),

@@ -27,14 +27,13 @@ namespace {
 class FormatRounder : public StorageRounder {
  public:
   explicit FormatRounder(const Recipe& recipe)
-      : rounding_(recipe.options.text("rounding")),
-        damping_(recipe.options.number("damp_percent")) {}
+      : compensates_(recipe.compensates), damping_(recipe.damp_percent) {}
 
   bool rounds(const WeightSpec& weight) const override { return format_of(weight) != nullptr; }
   ColumnOrder column_order() const override {
     return compensates() ? ColumnOrder::blocks_by_activation : ColumnOrder::own;
   }
-  bool compensates() const override { return rounding_ == "gptq"; }
+  bool compensates() const override { return compensates_; }
   double damping() const override { return damping_; }
 
   std::vector<SafetensorsSpec> specs(const WeightSpec& weight) const override {
@@ -51,10 +50,12 @@ class FormatRounder : public StorageRounder {
   int64_t held_bytes(const WeightSpec& weight) const override {
     return storage_held_bytes(weight, *format_of(weight));
   }
-  QuantisationSettings settings() const override { return {{"rounding", rounding_}}; }
+  QuantisationSettings settings() const override {
+    return {{"rounding", compensates_ ? "gptq" : "nearest"}};
+  }
 
  private:
-  std::string rounding_;
+  bool compensates_;
   double damping_;
 };
 
@@ -202,7 +203,7 @@ void check_storage_rounding(const Recipe& recipe, ModelFormat files, bool is_mix
                 fmt::format("leave it out; {}, has a number of bits of its own", some));
   }
   if (is_mixed) {
-    if (recipe.options.text("rounding") == "gptq") return;
+    if (recipe.compensates) return;
     throw Error(ErrorKind::usage, "rounding=nearest measures nothing to choose types by",
                 "leave it out, or set a storage in place of the rate");
   }

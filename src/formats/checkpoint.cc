@@ -148,6 +148,48 @@ struct Manifest {
   std::map<std::string, SavedMaster> masters;  // by name of the state
 };
 
+constexpr int64_t kMostCrc = std::numeric_limits<uint32_t>::max();
+
+// A number of checkpoint.json, refused if it is out of range.
+int64_t bounded_integer(const fs::path& checkpoint, const JsonFields& fields, const char* key,
+                        int64_t least, int64_t most) {
+  const int64_t value = fields.integer(key);
+  if (value < least || value > most) {
+    damaged(checkpoint, fmt::format("{}: {} is {}, which is out of range", kInfo, key, value));
+  }
+  return value;
+}
+
+std::map<std::string, SavedMaster> read_masters(const fs::path& checkpoint,
+                                                const JsonFields& fields) {
+  std::map<std::string, SavedMaster> masters;
+  const nlohmann::json* object = fields.find("masters");
+  if (object == nullptr) return masters;
+  if (!object->is_object()) {
+    damaged(checkpoint, fmt::format("{}: masters is not an object", kInfo));
+  }
+  for (const auto& [name, saved] : object->items()) {
+    const JsonFields entry(saved, (checkpoint / kInfo).string());
+    const std::string file = entry.text("file");
+    if (file.empty() || fs::path(file).filename() != file) {
+      damaged(checkpoint, "a master's name is not a file name");
+    }
+    const int64_t crc = bounded_integer(checkpoint, entry, "crc32c", 0, kMostCrc);
+    masters.emplace(name, SavedMaster{file, crc});
+  }
+  return masters;
+}
+
+void check_state_size(const fs::path& checkpoint, int64_t expected) {
+  std::error_code missing;
+  const auto size = static_cast<int64_t>(fs::file_size(checkpoint / kState, missing));
+  if (missing) damaged(checkpoint, fmt::format("{} is missing", kState));
+  if (size != expected) {
+    damaged(checkpoint,
+            fmt::format("{} is corrupt: it has {} bytes of {}", kState, size, expected));
+  }
+}
+
 // Checks every value before any is used.
 Manifest read_manifest(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kInfo;
@@ -171,16 +213,11 @@ Manifest read_manifest(const fs::path& checkpoint) {
   if (has_checksum && fields.integer(kChecksumMember) != crc32c(without_checksum(text))) {
     damaged(checkpoint, fmt::format("{} is corrupt: checksum mismatch", kInfo));
   }
-  const auto integer = [&](const JsonFields& from, const char* key, int64_t least, int64_t most) {
-    const int64_t value = from.integer(key);
-    if (value < least || value > most) {
-      damaged(checkpoint, fmt::format("{}: {} is {}, which is out of range", kInfo, key, value));
-    }
-    return value;
+  const auto integer = [&](const char* key, int64_t least, int64_t most) {
+    return bounded_integer(checkpoint, fields, key, least, most);
   };
-  constexpr int64_t kMostCrc = std::numeric_limits<uint32_t>::max();
   Manifest manifest;
-  manifest.info = {integer(fields, "step", 1, std::numeric_limits<uint32_t>::max()),
+  manifest.info = {integer("step", 1, std::numeric_limits<uint32_t>::max()),
                    fields.text("version"),
                    fields.text("isa"),
                    fields.text("product"),
@@ -190,28 +227,10 @@ Manifest read_manifest(const fs::path& checkpoint) {
   if (const auto named = step_of(checkpoint); named && *named != manifest.info.step) {
     damaged(checkpoint, fmt::format("{} is that of step {}", kInfo, manifest.info.step));
   }
-  manifest.state_bytes = integer(fields, "state_bytes", 0, std::numeric_limits<int64_t>::max());
-  manifest.state_crc32c = integer(fields, "state_crc32c", 0, kMostCrc);
-  if (const nlohmann::json* masters = fields.find("masters")) {
-    if (!masters->is_object()) {
-      damaged(checkpoint, fmt::format("{}: masters is not an object", kInfo));
-    }
-    for (const auto& [name, saved] : masters->items()) {
-      const JsonFields entry(saved, path.string());
-      const std::string file = entry.text("file");
-      if (file.empty() || fs::path(file).filename() != file) {
-        damaged(checkpoint, "a master's name is not a file name");
-      }
-      manifest.masters.emplace(name, SavedMaster{file, integer(entry, "crc32c", 0, kMostCrc)});
-    }
-  }
-  std::error_code missing;
-  const auto size = static_cast<int64_t>(fs::file_size(checkpoint / kState, missing));
-  if (missing) damaged(checkpoint, fmt::format("{} is missing", kState));
-  if (size != manifest.state_bytes) {
-    damaged(checkpoint, fmt::format("{} is corrupt: it has {} bytes of {}", kState, size,
-                                    manifest.state_bytes));
-  }
+  manifest.state_bytes = integer("state_bytes", 0, std::numeric_limits<int64_t>::max());
+  manifest.state_crc32c = integer("state_crc32c", 0, kMostCrc);
+  manifest.masters = read_masters(checkpoint, fields);
+  check_state_size(checkpoint, manifest.state_bytes);
   return manifest;
 }
 

@@ -1,7 +1,5 @@
 #include "recipe/foreign_options.h"
 
-#include <algorithm>
-
 namespace jackscrew {
 
 namespace {
@@ -118,42 +116,28 @@ constexpr ForeignName kOptions[] = {
     {"plot_loss", "report.html has the curves"},
 };
 
-struct Method {
-  const char* names;
-  const char* hint;
-};
-constexpr Method kMethods[] = {
+constexpr ForeignName kMethods[] = {
     {"dpo orpo kto simpo grpo ppo rlhf rm",
      "preference training is not supported yet; method=lora or full fine-tunes on the chosen "
-     "answers: "
-     "field_output=chosen, or field_messages=chosen where they are lists of messages"},
+     "answers: field_output=chosen, or field_messages=chosen where they are lists of messages"},
     {"dora", "method=lora use_dora=true"},
-    {"prompt_tuning prompt-tuning soft_prompt", "method=prompt"},
+    {"prompt_tuning soft_prompt", "method=prompt"},
     {"pissa", "method=lora lora_init=pissa"},
     {"loftq", "method=qlora lora_init=loftq"},
     {"ia3 prefix adalora oft vera",
      "the adapters supported are LoRA's (method=lora, with use_rslora=true or use_dora=true if "
      "wanted) and soft prompts (method=prompt)"},
-    {"q-galore q_galore", "method=qgalore"},
+    {"q_galore", "method=qgalore"},
     {"lomo adalomo", "update=fused, with any method"},
     {"apollo badam lisa hift",
      "method=rotary and method=qgalore train every weight in little memory; docs/methods.md has "
      "the settings of BAdam, LISA and HiFT"},
-    {"sft finetune fine-tune", "method=lora, qlora, full, rotary or qgalore says how to fine-tune"},
+    {"sft finetune fine_tune", "method=lora, qlora, full, rotary or qgalore says how to fine-tune"},
     {"freeze",
      "method=rotary and method=qgalore train every weight in little memory, method=lora trains "
      "adapters only"},
     {"pretrain pt", "method=full init=random trains from scratch"},
 };
-
-template <class Row>
-const Row* find_row(std::span<const Row> rows, std::string_view name) {
-  for (const Row& row : rows) {
-    const auto names = split_words(row.names);
-    if (std::find(names.begin(), names.end(), name) != names.end()) return &row;
-  }
-  return nullptr;
-}
 
 }  // namespace
 
@@ -162,7 +146,7 @@ std::span<const ForeignName> foreign_options() {
 }
 
 const char* foreign_method(std::string_view name) {
-  const Method* method = find_row(std::span<const Method>(kMethods), name);
+  const ForeignName* method = find_row(kMethods, name);
   return method == nullptr ? nullptr : method->hint;
 }
 

@@ -41,8 +41,7 @@ constexpr OptionSpec kQuantiseOptions[] = {
      .type = boolean,
      .default_text = "false",
      .help = "gptq: round the inputs in the order of their activation: often closer, but slower to "
-             "read "
-             "for some programs",
+             "read for some programs",
      .affects_result = false},
     {.name = "sym",
      .type = boolean,
@@ -76,6 +75,18 @@ constexpr OptionSpec kQuantiseOptions[] = {
 
 std::span<const OptionSpec> quantise_options() {
   return kQuantiseOptions;
+}
+
+void QuantiseSettings::read(const OptionSet& options) {
+  bits = options.number("bits");
+  head_bits = options.integer("head_bits");
+  group_size = options.integer("group_size");
+  compensates = options.text("rounding") == "gptq";
+  desc_act = options.boolean("desc_act");
+  sym = options.boolean("sym");
+  damp_percent = options.number("damp_percent");
+  calibration_sequences = options.integer("calibration_sequences");
+  dry_run = options.boolean("dry_run");
 }
 
 }  // namespace jackscrew

@@ -192,6 +192,7 @@ void read_settings(Recipe& recipe, const OptionSet& options) {
   recipe.MachineSettings::read(options);
   recipe.OutputSettings::read(options);
   recipe.ConversionSettings::read(options);
+  recipe.QuantiseSettings::read(options);
   recipe.GenerationSettings::read(options);
   recipe.CallSettings::read(options);
 }

@@ -17,6 +17,7 @@
 #include "recipe/method_options.h"
 #include "recipe/model_options.h"
 #include "recipe/output_options.h"
+#include "recipe/quantise_options.h"
 #include "recipe/rank_options.h"
 #include "recipe/record_options.h"
 #include "recipe/run_options.h"
@@ -41,6 +42,7 @@ struct Recipe : ModelSettings,
                 MachineSettings,
                 OutputSettings,
                 ConversionSettings,
+                QuantiseSettings,
                 GenerationSettings,
                 CallSettings {
   OptionSet options;                        // all values; learners and products read theirs here

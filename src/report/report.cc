@@ -251,8 +251,7 @@ class Report {
       const auto peak = event.contains("device") ? number(event["device"], "peak") : std::nullopt;
       rows += fmt::format(
           "<tr><td>rank {} on {}</td><td>{}</td><td>{}</td><td>steps waited {:.0f}% of their "
-          "time</td>"
-          "<td>sent {}</td></tr>\n",
+          "time</td><td>sent {}</td></tr>\n",
           html_text(text(event, "rank")), html_text(text(event, "host")),
           html_text(text(event, "computes_on")),
           human_bytes(static_cast<int64_t>(peak.value_or(0))),
@@ -283,8 +282,7 @@ class Report {
     for (const auto& [weight, of] : all) {
       rows += fmt::format(
           "<tr><td>{}</td><td>{}</td><td>overlap {:.2f} at the last</td><td>gap of {:.0f} "
-          "steps</td>"
-          "</tr>\n",
+          "steps</td></tr>\n",
           html_text(weight), counted(of.count, "refresh", "refreshes"), of.overlap,
           of.next - of.step);
     }

@@ -142,32 +142,8 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   scalars_ = OwnedTensor(*memory_, Purpose::workspace, DType::u8, {sizeof(StepScalars)});
   write_scalars(StepScalars{}, sizeof(StepScalars));
   build_stage(recipe, files, make_arena(Purpose::staging, &ArenaSizes::staging), hooks.loaded);
-  if (use.training) {
-    const std::vector<int64_t> gradients = gradient_sizes();
-    if (layout.stages == 1) require_learning(recipe.learner, std::ssize(gradients));
-    norm_.emplace(*memory_, gradients);
-    watch_gradients();
-    require_one_update_of_tied();
-    const bool exchanges = layout.replicas > 1 || updates_tied();
-    peers_->reserve(
-        device_->shares_host_memory() ? *memory_ : *host_,
-        exchanges ? std::accumulate(gradients.begin(), gradients.end(), int64_t{0}) : 0);
-  }
-  if (use.training && use.logits_rows > 0) {
-    use_.kv_tokens = virtual_tokens() + answer_tokens(use, files.config, virtual_tokens());
-  }
-  if (use_.kv_tokens > 0) {
-    cache_.cu_seqlens_k = OwnedTensor(*memory_, Purpose::io, DType::i32, {2});
-    if (!use.training) {
-      cache_arena_ = make_arena(Purpose::kv_cache, &ArenaSizes::kv_cache);
-      stage_->place_cache(cache_, cache_arena_, use_.kv_tokens);
-    }
-  }
-  if (use.logits_rows > 0) {
-    logits_ = OwnedTensor(*memory_, Purpose::workspace, DType::f32,
-                          {use.logits_rows, files.config.vocab_size});
-    staged_logits_ = make_staged(use.logits_rows, files.config.vocab_size);
-  }
+  if (use.training) prepare_training(recipe.learner);
+  prepare_logits(files.config);
   if (use.training) {
     // Last, for the learner's peak is beside everything else.
     Context run = context(false);
@@ -175,6 +151,35 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
     if (master_files_ != nullptr) master_files_->reserve(FileBacking::Replaced::one_at_a_time);
   }
   memory_->set_phase(use.training ? "train" : "run");
+}
+
+void Session::prepare_training(const std::string& learner) {
+  const Layout& layout = use_.place.layout;
+  const std::vector<int64_t> gradients = gradient_sizes();
+  if (layout.stages == 1) require_learning(learner, std::ssize(gradients));
+  norm_.emplace(*memory_, gradients);
+  watch_gradients();
+  require_one_update_of_tied();
+  const bool exchanges = layout.replicas > 1 || updates_tied();
+  peers_->reserve(device_->shares_host_memory() ? *memory_ : *host_,
+                  exchanges ? std::accumulate(gradients.begin(), gradients.end(), int64_t{0}) : 0);
+}
+
+void Session::prepare_logits(const ModelConfig& config) {
+  if (use_.training && use_.logits_rows > 0) {
+    use_.kv_tokens = virtual_tokens() + answer_tokens(use_, config, virtual_tokens());
+  }
+  if (use_.kv_tokens > 0) {
+    cache_.cu_seqlens_k = OwnedTensor(*memory_, Purpose::io, DType::i32, {2});
+    if (!use_.training) {
+      cache_arena_ = make_arena(Purpose::kv_cache, &ArenaSizes::kv_cache);
+      stage_->place_cache(cache_, cache_arena_, use_.kv_tokens);
+    }
+  }
+  if (use_.logits_rows == 0) return;
+  logits_ =
+      OwnedTensor(*memory_, Purpose::workspace, DType::f32, {use_.logits_rows, config.vocab_size});
+  staged_logits_ = make_staged(use_.logits_rows, config.vocab_size);
 }
 
 std::vector<int64_t> Session::gradient_sizes() {

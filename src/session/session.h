@@ -220,6 +220,8 @@ class Session {
   void reserve_virtual_tokens();
   void build_stage(const Recipe& recipe, const ModelFiles& files, Arena staging,
                    const ProgressCallback& loaded);
+  void prepare_training(const std::string& learner);  // the norm of gradients, and their exchange
+  void prepare_logits(const ModelConfig& config);     // and the cache, where `use` asks for them
   // The elements of each gradient that this stage has or will have.
   std::vector<int64_t> gradient_sizes();
   // Returns what one step sends.

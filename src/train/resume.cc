@@ -123,8 +123,7 @@ void warn_of_other_held_out(const fs::path& log, const std::string& now) {
   if (then.empty() || now.empty() || then == now) return;
   warn(
       fmt::format("the held-out data have changed since {} was written, and evaluations of both "
-                  "are not compared, "
-                  "neither for the best nor for early stopping: {} now, {} then",
+                  "are not compared, neither for the best nor for early stopping: {} now, {} then",
                   log.string(), now, then));
 }
 

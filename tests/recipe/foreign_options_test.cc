@@ -42,5 +42,11 @@ TEST(ForeignOptions, ForeignValuesAreRefused) {
   }
 }
 
+TEST(ForeignOptions, ForeignMethodsAreKnownInEverySpelling) {
+  EXPECT_STREQ(foreign_method("soft-prompt"), "method=prompt");
+  EXPECT_STREQ(foreign_method("soft_prompt"), "method=prompt");
+  EXPECT_EQ(foreign_method("soft"), nullptr);
+}
+
 }  // namespace
 }  // namespace jackscrew

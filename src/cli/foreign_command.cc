@@ -1,7 +1,4 @@
-#include "cli/not_yet.h"
-
-#include <algorithm>
-#include <string>
+#include "cli/foreign_command.h"
 
 #include "base/options.h"
 
@@ -9,7 +6,7 @@ namespace jackscrew {
 
 namespace {
 
-constexpr NotYet kNotYet[] = {
+constexpr ForeignCommand kForeignCommands[] = {
     {"fuse", "that is done by merge", "jackscrew merge model=MODEL adapter=DIR output_dir=DIR"},
     {"convert", "that is done by export", "jackscrew export model=MODEL output=FILE.gguf"},
     {"quantise gptq", "that is done by quantize",
@@ -34,12 +31,8 @@ constexpr NotYet kNotYet[] = {
 
 }  // namespace
 
-const NotYet* not_yet(std::string_view command) {
-  const auto* found = std::find_if(std::begin(kNotYet), std::end(kNotYet), [&](const NotYet& row) {
-    const auto names = split_words(row.name);
-    return std::find(names.begin(), names.end(), command) != names.end();
-  });
-  return found == std::end(kNotYet) ? nullptr : found;
+const ForeignCommand* foreign_command(std::string_view name) {
+  return find_row(kForeignCommands, name);
 }
 
 }  // namespace jackscrew

@@ -23,11 +23,10 @@ function(jackscrew_write_if_different path content)
   file(WRITE ${path} "${content}")
 endfunction()
 
-# One generated source per row-kernel header and CPU target, and one that fills the tables; of one room,
-# if it is named. Sets
+# One generated source per row-kernel header and CPU target, and one that fills the tables. Sets
 # JACKSCREW_ROW_CUDA_SOURCES to the sources for GPUs.
 function(jackscrew_add_row_kernels target)
-  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${ARGN}/*.rows.h)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/*.rows.h)
   set(entry kernels/no_cuda/row_entry.h)
   if(JACKSCREW_HAS_CUDA)
     set(entry kernels/cuda/row_entry.h)

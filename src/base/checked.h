@@ -4,7 +4,6 @@
 
 #include <concepts>
 #include <cstdint>
-#include <limits>
 
 #include "base/error.h"
 

@@ -93,7 +93,7 @@ void put_in_place(const fs::path& made, const fs::path& final_path) {
     fail_system(ErrorKind::generic, "rename to", final_path);
   }
   // Not every file system can exchange two names.
-  const fs::path replaced = made.string() + ".old";
+  const fs::path replaced = made.string() + kReplacedSuffix;
   std::error_code ignored;
   fs::remove_all(replaced, ignored);
   const bool stood = ::rename(final_path.c_str(), replaced.c_str()) == 0;

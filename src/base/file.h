@@ -106,6 +106,10 @@ class DirectoryLock {
 // left under such a name may be replaced.
 inline constexpr const char* kTemporarySuffix = ".jackscrew-part";
 
+// Follows the name of what is being written while what it replaces lies there, on a file system
+// that cannot exchange two names.
+inline constexpr const char* kReplacedSuffix = ".old";
+
 // A file or directory under a temporary name, held by this process as DirectoryLock holds one.
 class TemporaryClaim {
  public:

@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "cli/launch.h"
 #include "formats/checkpoint.h"
+#include "recipe/recipe_file.h"
 #include "recipe/recipe_text.h"
 #include "session/adapter.h"
 #include "train/output_dir.h"
@@ -109,12 +110,12 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
   Recipe recipe = read_recipe(arguments, method_tables(), is_kept);
   if (recipe.operands.size() > max_operands) {
     const std::string& operand = recipe.operands[max_operands];
-    throw Error(ErrorKind::usage,
-                fmt::format("{} does not know what to do with \"{}\"", command, operand),
-                operand == "help" ? fmt::format("jackscrew help {} shows its options", command)
-                : operand.ends_with(".yaml")
-                    ? "there can be one recipe: write the settings of both into it"
-                    : "options are written name=value or --name value; a recipe ends in .yaml");
+    throw Error(
+        ErrorKind::usage, fmt::format("{} does not know what to do with \"{}\"", command, operand),
+        operand == "help" ? fmt::format("jackscrew help {} shows its options", command)
+        : is_recipe_name(operand)
+            ? "there can be one recipe: write the settings of both into it"
+            : "options are written name=value or --name value; a recipe ends in .yaml or .yml");
   }
   if (row != nullptr) refuse_dry_run(recipe, *row);
   for (const std::string& name : unread) {

@@ -14,7 +14,6 @@
 #include "cli/commands.h"
 #include "conversion/compare.h"
 #include "formats/peft.h"
-#include "model/weights.h"
 #include "report/comparison_page.h"
 #include "session/adapter.h"
 #include "session/loading.h"
@@ -47,15 +46,6 @@ void check_page(const Recipe& recipe) {
                 "output=NAME.html");
   }
   check_output_file(recipe);
-}
-
-// Of what the model needs: its files may hold more.
-int64_t stored_bytes(const ModelFiles& files) {
-  int64_t bytes = 0;
-  for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
-    bytes += stored_tensor(files, *files.source, weight.name).size_bytes();
-  }
-  return bytes;
 }
 
 // Throws Error(model) where an id that both tokenizers have is of different tokens.

@@ -202,7 +202,7 @@ class RecordPrinter {
     line("text", record.text, true);
   }
   void operator()(const DocumentRecord& record) const {
-    title(fmt::format("text file, cut into windows of sequence_len"));
+    title("text file, cut into windows of sequence_len");
     line("text", record.text, true);
   }
 

@@ -1,10 +1,12 @@
+// jackscrew eval: measures the loss of a model on a text, with or without adapters.
 #include <algorithm>
-#include <cmath>
 
 #include "base/console.h"
 #include "base/json_object.h"
 #include "base/text.h"
 #include "cli/arguments.h"
+#include "cli/commands.h"
+#include "conversion/compare.h"
 #include "data/data_files.h"
 #include "report/progress.h"
 #include "session/adapter.h"
@@ -120,10 +122,7 @@ int score(const Recipe& given) {
     results.push_back(evaluate(*session, part, use.tokens, style));
     all += results.back();
   }
-  if (!std::isfinite(all.loss)) {
-    throw Error(ErrorKind::non_finite, fmt::format("the loss of {} is not finite", recipe.model),
-                "its weights are damaged or, with another product than f32, too large for it");
-  }
+  require_finite_loss(all.loss, recipe.model);
   if (recipe.json) {
     JsonObject json = all.to_json();
     if (results.size() > 1) {

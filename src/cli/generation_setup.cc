@@ -4,8 +4,6 @@
 
 #include <unistd.h>
 
-#include <cstdio>
-
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "session/adapter.h"

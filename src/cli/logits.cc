@@ -30,7 +30,7 @@ std::vector<int32_t> first_window(const Recipe& recipe, const Tokenizer& tokeniz
         {}, recipe.fields);
   }
   if (ids.empty()) fail(ErrorKind::data, "{} has no token", fmt::join(recipe.data, ", "));
-  ids.resize(std::min(ids.size(), static_cast<size_t>(recipe.sequence_len)));
+  ids.resize(std::min(ids.size(), static_cast<size_t>(options.sequence_len)));
   return ids;
 }
 

@@ -23,6 +23,7 @@ struct ConvertedModel {
   explicit ConvertedModel(const Recipe& recipe);
   // Takes a model that is already open, and opens the recipe's adapters. Throws likewise.
   ConvertedModel(const Recipe& recipe, ModelFiles model);
+  ConvertedModel(const ConvertedModel&) = delete;  // the merged model reads `base`
 
   // The model to be written.
   const ModelFiles& result() const { return merged ? *merged : base; }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
 #include "formats/exl2_writer.h"
 #include "quant/format.h"

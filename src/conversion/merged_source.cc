@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "model/weights.h"
 #include "quant/plain.h"
@@ -22,7 +21,7 @@ std::unique_ptr<Learner> learner_of(Recipe recipe, const std::string& directory)
   return find_learner(recipe.learner).make(recipe.options);
 }
 
-int64_t stored_bytes(const WeightSpec& spec, const StoredTensor& stored) {
+int64_t staged_bytes(const WeightSpec& spec, const StoredTensor& stored) {
   return std::max<int64_t>(1, StoredRows::bytes_for(stored, spec.rows, spec.cols));
 }
 
@@ -42,7 +41,7 @@ std::vector<float> finite_values(const PeftTensor& tensor, const std::string& di
 
 MergedSource::MergedSource(const Recipe& recipe, const ModelFiles& base,
                            const std::vector<WeightedAdapter>& adapters)
-    : base_(*base.source),
+    : base_(base),
       tied_(base.config.tie_word_embeddings),
       device_(open_device("cpu", {.threads = recipe.threads, .isa = choose_isa(recipe.isa)})),
       memory_("host", device_->make_backing(), 0),
@@ -102,21 +101,18 @@ const StoredTensor* MergedSource::find(std::string_view name) const {
   if (tied_ && name == "lm_head.weight" && merged_.contains("model.embed_tokens.weight")) {
     return nullptr;
   }
-  return base_.find(name);
+  return base_.source->find(name);
 }
 
 void MergedSource::release(const StoredTensor& tensor) const {
-  if (!tensor.computed) return base_.release(tensor);
+  if (!tensor.computed) return base_.source->release(tensor);
   open_.reset();
   panels_ = {};
-  if (const StoredTensor* from = base_.find(tensor.name)) base_.release(*from);
+  if (const StoredTensor* from = base_.source->find(tensor.name)) base_.source->release(*from);
 }
 
 const StoredTensor& MergedSource::stored(const WeightSpec& spec) const {
-  const StoredTensor* stored = base_.find(spec.name);
-  if (stored == nullptr) fail(ErrorKind::model, "tensor {} is missing", spec.name);
-  check_stored(spec, *stored);
-  return *stored;
+  return checked_tensor(base_, *base_.source, spec);
 }
 
 int64_t MergedSource::most_bytes() const {
@@ -130,7 +126,7 @@ int64_t MergedSource::most_bytes() const {
     const int64_t sums =
         merged.is_simple() ? 0 : panel_rows(spec) * spec.cols * int64_t{sizeof(double)};
     most = std::max(
-        most, booked_bytes(stored_bytes(spec, stored(spec))) + booked_bytes(panels.bytes()) + sums);
+        most, booked_bytes(staged_bytes(spec, stored(spec))) + booked_bytes(panels.bytes()) + sums);
   }
   return checked_add(values, most);
 }
@@ -141,7 +137,7 @@ void MergedSource::begin(const Merged& merged) const {
   panels_ = {};
   const WeightSpec& spec = merged.spec;
   const StoredTensor& of = stored(spec);
-  OwnedTensor bytes(memory_, Purpose::staging, DType::u8, {stored_bytes(spec, of)});
+  OwnedTensor bytes(memory_, Purpose::staging, DType::u8, {staged_bytes(spec, of)});
   const StoredRows from(*ops_, of, spec.rows, spec.cols, bytes.view());
   open_ = std::make_unique<OpenWeight>(OpenWeight{&merged, std::move(bytes), from});
   panels_ = OwnedTensor(memory_, Purpose::staging, DType::f32, {2, panel_rows(spec), spec.cols});

@@ -32,14 +32,15 @@ std::vector<float> finite_values(const PeftTensor& tensor, const std::string& di
 // values, on the CPU, panel by panel; the result does not depend on the number of threads.
 class MergedSource : public WeightSource {
  public:
-  // `base` and its weights must outlive it. Throws Error(model) for an adapter that cannot be read
-  // or was made for another model: a tensor is missing, has another shape or has no place. Throws
-  // Error(non_finite) for adapter values that are not finite. `recipe` sets the number of threads.
+  // `base`, which has weights, must outlive it. Throws Error(model) for an adapter that cannot be
+  // read or was made for another model: a tensor is missing, has another shape or has no place.
+  // Throws Error(non_finite) for adapter values that are not finite. `recipe` sets the number of
+  // threads.
   MergedSource(const Recipe& recipe, const ModelFiles& base,
                const std::vector<WeightedAdapter>& adapters);
 
   const StoredTensor* find(std::string_view name) const override;
-  std::vector<std::string> names() const override { return base_.names(); }
+  std::vector<std::string> names() const override { return base_.source->names(); }
   void release(const StoredTensor& tensor) const override;
 
   // The bytes that it holds, at most: the adapters' values, and what the weight that is being read
@@ -71,7 +72,7 @@ class MergedSource : public WeightSource {
   // The base's tensor of a merged weight.
   const StoredTensor& stored(const WeightSpec& spec) const;
 
-  const WeightSource& base_;
+  const ModelFiles& base_;
   bool tied_;
   std::deque<std::vector<float>> values_;  // of the adapters' tensors; merges have views into them
   std::map<std::string, Merged, std::less<>> merged_;

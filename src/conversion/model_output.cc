@@ -138,7 +138,7 @@ void require_no_writer(const fs::path& output) {
 
 bool is_result_file(const std::string& name) {
   static const std::vector<std::string> kNames = {"config.json", kGenerationConfig, kAdapterConfig,
-                                                  "adapter_model.safetensors"};
+                                                  kPeftWeightsFile};
   if (std::find(kNames.begin(), kNames.end(), name) != kNames.end()) return true;
   if (std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end()) {
     return true;

@@ -177,7 +177,7 @@ QuantisationSettings quantisation_settings(const Recipe& recipe, const Converted
   settings["version"] = JACKSCREW_VERSION;
   settings["isa"] = isa_name(choose_isa(recipe.isa));
   settings["product"] = calibrating(recipe).product;
-  ProgressBar bar(std::cerr, style, "checking model", checksum_bytes(model.base), "B");
+  ProgressBar bar(std::cerr, style, "checking model", stored_bytes(model.base), "B");
   settings["model"] = sum(model_checksum(model.base, bar.callback()));
   bar.finish();
   // The run that has to fit has scratch memory for each thread.

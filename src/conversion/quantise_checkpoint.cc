@@ -1,7 +1,6 @@
 #include "conversion/quantise_checkpoint.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -200,8 +199,7 @@ std::string QuantisationCheckpoint::text() const {
 
 QuantisationCheckpoint::OpenFile::OpenFile(const fs::path& path,
                                            const std::vector<SafetensorsSpec>& specs)
-    : written{path.filename().string(), safetensors_bytes(specs), 0},
-      writer(path, specs, {{"format", "pt"}}, &crc) {}
+    : written{path.filename().string(), safetensors_bytes(specs), 0}, writer(path, specs, &crc) {}
 
 QuantisationCheckpoint::File QuantisationCheckpoint::finish(OpenFile& file) {
   file.writer.close();

@@ -1,7 +1,6 @@
 #include "conversion/quantised_files.h"
 
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "conversion/result_texts.h"
 #include "conversion/write_model.h"

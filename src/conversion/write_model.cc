@@ -1,14 +1,14 @@
 #include "conversion/write_model.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iostream>
+#include <limits>
 #include <map>
-#include <sstream>
 
 #include "base/half.h"
 #include "base/map_guard.h"
+#include "base/options.h"
 #include "base/text.h"
 #include "conversion/for_rows.h"
 #include "formats/gguf.h"
@@ -176,13 +176,7 @@ WeightWriter::WeightWriter(const Recipe& recipe, const ModelFiles& files, ModelW
       ops_(device_->make_ops(memory_)) {}
 
 void WeightWriter::write(const ModelTensor& tensor) {
-  const StoredTensor& stored = stored_tensor(files_, *files_.source, tensor.spec.name);
-  try {
-    check_stored(tensor.spec, stored);
-  } catch (const Error& error) {
-    throw Error(error.kind(), fmt::format("{}: {}", files_.origin, error.what()),
-                "the file is damaged, or config.json belongs to another model");
-  }
+  const StoredTensor& stored = checked_tensor(files_, *files_.source, tensor.spec);
   // Numbers are decoded, although that changes none of them, to see that they are finite.
   const bool is_plain = safetensors_dtype(*tensor.format) != nullptr;
   const bool as_is = !is_plain && stored.format.get() == tensor.format && !stored.computed;
@@ -301,8 +295,9 @@ std::vector<std::string> storages_of(ModelFormat files) {
   for (const RowEncoder& encoder : row_encoders()) {
     if (can_hold(files, *encoder.format)) names.emplace_back(encoder.format->name());
   }
-  std::istringstream others(files == ModelFormat::hf ? nf4_format().name() : gguf_mixture_names());
-  for (std::string name; others >> name;) names.push_back(name);
+  const auto others =
+      split_words(files == ModelFormat::hf ? nf4_format().name() : gguf_mixture_names());
+  names.insert(names.end(), others.begin(), others.end());
   return names;
 }
 

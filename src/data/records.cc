@@ -1,10 +1,8 @@
 #include "data/records.h"
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <memory>
-#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"

@@ -283,7 +283,7 @@ fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info
   const int64_t state_bytes = safetensors_bytes(specs);
   const fs::path state_path = directory.path() / kState;
   Crc32c crc;
-  SafetensorsWriter writer(state_path, std::move(specs), {{"format", "pt"}}, &crc);
+  SafetensorsWriter writer(state_path, std::move(specs), &crc);
   states([&](const StateRef& state) {
     if (state.save) {
       write_state(ops, state,
@@ -403,7 +403,7 @@ void remove_unfinished_checkpoints(const fs::path& output_dir) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(output_dir, ignored)) {
     fs::path name = entry.path().filename();
-    if (name.extension() == ".old") name = name.stem();  // moved away by AtomicDirectory
+    if (name.extension() == kReplacedSuffix) name = name.stem();  // moved away by AtomicDirectory
     if (name.extension() == kUnfinished && step_of(name.stem())) unfinished.push_back(entry.path());
   }
   for (const fs::path& path : unfinished) fs::remove_all(path, ignored);

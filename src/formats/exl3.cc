@@ -75,7 +75,6 @@ std::vector<uint8_t> scales_of(const LayerTensors& tensors, std::string_view sca
 StoredTensor read_exl3(const LayerTensors& tensors, const QuantizationConfig&) {
   const SafetensorsEntry& trellis = tensors.get(kExl3Trellis, "I16");
   const std::vector<int64_t>& shape = trellis.shape;
-  const auto is_extent = [](int64_t extent) { return extent >= 1 && extent <= INT32_MAX; };
   if (shape.size() != 3 || !is_extent(shape[0]) || !is_extent(shape[1]) ||
       shape[2] % kExl3TileSide != 0) {
     throw Error(ErrorKind::model,

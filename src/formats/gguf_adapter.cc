@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <span>
 #include <vector>
 
 #include "base/checked.h"
@@ -97,7 +96,7 @@ std::vector<AdapterPart> parts_of(const ModelConfig& config, const PeftAdapter& 
     add(*a->second, ".lora_a", {rank, weight.cols});
     add(*b->second, ".lora_b", {weight.rows, rank});
     parts.back().factor = scales.factor(path, rank);
-    parts.back().interleaved_heads = gguf_interleaved_heads(config, weight);
+    parts.back().interleaved_heads = gguf_interleaved_heads(config, weight.name);
     tensors.erase(a);
     tensors.erase(b);
   }

@@ -1,7 +1,6 @@
 #include "formats/gguf_llama.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <numbers>
@@ -222,15 +221,6 @@ std::string hf_name(const std::string& name, const ModelConfig& config) {
   return {};
 }
 
-// The number of heads in which this tensor's rows are interleaved; 0 where rows are in order.
-int64_t interleaved_heads(const GgufArchitecture& architecture, const std::string& gguf_name,
-                          const ModelConfig& config) {
-  if (!architecture.interleaved) return 0;
-  if (gguf_name.ends_with(".attn_q.weight")) return config.num_attention_heads;
-  if (gguf_name.ends_with(".attn_k.weight")) return config.num_key_value_heads;
-  return 0;
-}
-
 // The id of a special token; -1 where the file has none, for which some programs write 2^32 - 1.
 int64_t token_id(const GgufFile& file, const char* key, int64_t tokens) {
   if (!file.has(key)) return -1;
@@ -351,7 +341,6 @@ GgufTokenizerMetadata gguf_tokenizer(const GgufFile& file) {
 }
 
 GgufSource::GgufSource(const fs::path& path) : file_(path), config_(gguf_config(file_)) {
-  const GgufArchitecture& architecture = architecture_of(file_);
   for (const GgufTensor& stored : file_.tensors()) {
     if (stored.name == kGgufRopeFactors) continue;  // part of the configuration
     const std::string name = hf_name(stored.name, config_);
@@ -364,7 +353,7 @@ GgufSource::GgufSource(const fs::path& path) : file_(path), config_(gguf_config(
     if (!stored.format.empty()) slot.tensor.format = unowned(find_format(stored.format));
     slot.tensor.shape = stored.shape;
     slot.tensor.bytes = stored.bytes;
-    slot.tensor.interleaved_heads = interleaved_heads(architecture, stored.name, config_);
+    slot.tensor.interleaved_heads = gguf_interleaved_heads(config_, name);
     slot.stored = &stored;
     // interleaved_row() divides by these.
     const int64_t heads = slot.tensor.interleaved_heads;

@@ -1,7 +1,6 @@
 #include "formats/gguf_model_writer.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 
@@ -107,7 +106,7 @@ void add_config(const GgufModel& model, const std::vector<ModelTensor>& tensors,
       config.unrotated != unrotated_every(kUnrotatedInterval, config.num_hidden_layers)) {
     no_place(
         fmt::format("blocks without rotary positions other than every {}th", kUnrotatedInterval),
-        "a Hugging Face directory has: give output_dir instead of a .gguf");
+        kOtherFiles);
   }
   add_rope(config, own, metadata);
 }
@@ -212,7 +211,7 @@ class GgufModelWriter : public ModelWriter {
   }
 
   int64_t interleaved_heads(const WeightSpec& weight) const override {
-    return gguf_interleaved_heads(config_, weight);
+    return gguf_interleaved_heads(config_, weight.name);
   }
   void write(const WeightSpec& weight, std::span<const uint8_t> bytes) override {
     writer_->write(gguf_name(weight), bytes);

@@ -1,7 +1,5 @@
 #include "formats/gguf_names.h"
 
-#include <string_view>
-
 #include "base/error.h"
 
 namespace jackscrew {
@@ -24,11 +22,10 @@ std::string gguf_name(const WeightSpec& weight) {
   fail(ErrorKind::model, "GGUF has no place for tensor {}", weight.name);
 }
 
-int64_t gguf_interleaved_heads(const ModelConfig& config, const WeightSpec& weight) {
-  const bool interleaves = gguf_architecture(*config.architecture).interleaved;
-  if (!interleaves || !weight.is_block_matrix()) return 0;
-  if (weight.module == "q_proj") return config.num_attention_heads;
-  return weight.module == "k_proj" ? config.num_key_value_heads : 0;
+int64_t gguf_interleaved_heads(const ModelConfig& config, std::string_view weight) {
+  if (!gguf_architecture(*config.architecture).interleaved) return 0;
+  if (weight.ends_with(".q_proj.weight")) return config.num_attention_heads;
+  return weight.ends_with(".k_proj.weight") ? config.num_key_value_heads : 0;
 }
 
 }  // namespace jackscrew

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <string>
+#include <string_view>
 
 #include "model/config.h"
 #include "quant/weight_spec.h"
@@ -56,7 +57,8 @@ const GgufArchitecture& gguf_architecture(const Architecture& architecture);
 // Throws Error(model) where GGUF has none.
 std::string gguf_name(const WeightSpec& weight);
 
-// The number of heads in which a matrix' rows are interleaved; 0: they are in order.
-int64_t gguf_interleaved_heads(const ModelConfig& config, const WeightSpec& weight);
+// The number of heads in which the rows of a weight of that name are interleaved; 0: they are in
+// order.
+int64_t gguf_interleaved_heads(const ModelConfig& config, std::string_view weight);
 
 }  // namespace jackscrew

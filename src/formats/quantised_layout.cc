@@ -104,7 +104,6 @@ const SafetensorsEntry& LayerTensors::get(std::string_view suffix, std::string_v
 const SafetensorsEntry& LayerTensors::matrix(std::string_view suffix,
                                              std::string_view dtype) const {
   const SafetensorsEntry& entry = get(suffix, dtype);
-  const auto is_extent = [](int64_t extent) { return extent >= 1 && extent <= INT32_MAX; };
   if (entry.shape.size() != 2 || !is_extent(entry.shape[0]) || !is_extent(entry.shape[1])) {
     fail(ErrorKind::model, "tensor {} of shape {} is not a matrix", name(suffix),
          shape_text(entry.shape));

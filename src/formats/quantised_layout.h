@@ -65,6 +65,11 @@ class LayerTensors {
   Find find_;
 };
 
+// Whether a matrix that is read may have so many rows or columns.
+inline bool is_extent(int64_t extent) {
+  return extent >= 1 && extent <= INT32_MAX;
+}
+
 // The elements of a tensor, whose dtype the caller has checked.
 template <class Element>
 std::vector<Element> elements_of(const SafetensorsEntry& entry) {

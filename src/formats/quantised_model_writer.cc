@@ -33,14 +33,4 @@ void QuantisedModelWriter::write_coded(const std::vector<TensorBytes>& parts) {
   for (const TensorBytes& part : parts) writer_.write(part.spec.name, part.bytes);
 }
 
-int64_t bytes_of(const std::vector<SafetensorsSpec>& specs) {
-  int64_t bytes = 0;
-  for (const SafetensorsSpec& spec : specs) {
-    int64_t of = safetensors_dtype_size(spec.dtype);
-    for (const int64_t extent : spec.shape) of = checked_mul(of, extent);
-    bytes = checked_add(bytes, of);
-  }
-  return bytes;
-}
-
 }  // namespace jackscrew

@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "base/checked.h"
@@ -37,9 +36,6 @@ class QuantisedModelWriter : public ModelWriter {
  private:
   ShardedSafetensorsWriter writer_;
 };
-
-// The sum of the tensors' bytes.
-int64_t bytes_of(const std::vector<SafetensorsSpec>& specs);
 
 // Writes number `index`, of `bits` bits, of the little-endian stream that begins at word `begin`
 // and whose words stand `stride` words apart; the inverse of bits_at(). The bits written to must be

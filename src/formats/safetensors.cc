@@ -76,18 +76,15 @@ std::string_view header_text(const MappedFile& file) {
   return text;
 }
 
-std::map<std::string, std::string> parse_metadata(const json& value, const std::string& where) {
+void check_metadata(const json& value, const std::string& where) {
   if (!value.is_object()) {
     fail(ErrorKind::model, "{}: {} is not an object", where, kSafetensorsMetadata);
   }
-  std::map<std::string, std::string> out;
   for (const auto& [key, text] : value.items()) {
     if (!text.is_string()) {
       fail(ErrorKind::model, "{}: {} \"{}\" is not a string", where, kSafetensorsMetadata, key);
     }
-    out[key] = text.get<std::string>();
   }
-  return out;
 }
 
 SafetensorsEntry parse_entry(const std::string& name, const json& value, const std::string& path,
@@ -183,7 +180,7 @@ SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(path) {
   const std::span<const uint8_t> data = file_.bytes().subspan(kPrefixBytes + text.size());
   for (const auto& [name, value] : header.items()) {
     if (name == kSafetensorsMetadata) {
-      metadata_ = parse_metadata(value, where);
+      check_metadata(value, where);
     } else {
       entries_.push_back(parse_entry(name, value, where, data));
     }

@@ -41,7 +41,6 @@ class SafetensorsFile {
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   // Null when there is no such tensor.
   const SafetensorsEntry* find(std::string_view name) const;
-  const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const fs::path& path() const { return file_.path(); }
 
   // True when `bytes` lie in this file's map.
@@ -53,7 +52,6 @@ class SafetensorsFile {
   MappedFile file_;
   std::vector<SafetensorsEntry> entries_;
   std::map<std::string, size_t, std::less<>> index_;
-  std::map<std::string, std::string> metadata_;
 };
 
 // A tensor about to be written.
@@ -75,11 +73,10 @@ struct TensorBytes {
   std::vector<uint8_t> bytes;
 };
 
-using SafetensorsMetadata = std::map<std::string, std::string>;
-
-// The size of the file that SafetensorsWriter writes for these. Throws as its constructor does.
-int64_t safetensors_bytes(const std::vector<SafetensorsSpec>& tensors,
-                          const SafetensorsMetadata& metadata = {{"format", "pt"}});
+// The sum of the tensors' bytes, and the size of the file that SafetensorsWriter writes for them.
+// Both throw as its constructor does.
+int64_t bytes_of(const std::vector<SafetensorsSpec>& tensors);
+int64_t safetensors_bytes(const std::vector<SafetensorsSpec>& tensors);
 
 // Writes one file in a single pass: the header needs every tensor declared first, the bytes follow
 // in declared order. Misuse (an unknown or repeated name, an unknown dtype, bytes out of order, too
@@ -89,7 +86,6 @@ class SafetensorsWriter {
   // `crc`, which must outlive the writer, is updated with every byte of the file; null: no
   // checksum.
   SafetensorsWriter(const fs::path& path, std::vector<SafetensorsSpec> tensors,
-                    const SafetensorsMetadata& metadata = {{"format", "pt"}},
                     Crc32c* crc = nullptr);
 
   // Appends little-endian bytes to `name`: all of them, or the next chunk. The tensor before must
@@ -120,13 +116,11 @@ class ShardedSafetensorsWriter {
   static constexpr int64_t kDefaultShardBytes = 5'000'000'000;
 
   ShardedSafetensorsWriter(const fs::path& directory, std::vector<SafetensorsSpec> tensors,
-                           int64_t max_shard_bytes = kDefaultShardBytes,
-                           const SafetensorsMetadata& metadata = {{"format", "pt"}});
+                           int64_t max_shard_bytes = kDefaultShardBytes);
 
   // The bytes of all files that such a writer writes. Throws as its constructor does.
   static int64_t bytes(std::vector<SafetensorsSpec> tensors,
-                       int64_t max_shard_bytes = kDefaultShardBytes,
-                       const SafetensorsMetadata& metadata = {{"format", "pt"}});
+                       int64_t max_shard_bytes = kDefaultShardBytes);
 
   void write(std::string_view name, std::span<const uint8_t> bytes);
   // Completes the last shard and writes the index.
@@ -142,7 +136,6 @@ class ShardedSafetensorsWriter {
   void open_shard(size_t index);
 
   fs::path directory_;
-  SafetensorsMetadata metadata_;
   std::vector<Shard> shards_;
   std::map<std::string, size_t, std::less<>> shard_of_;
   size_t current_ = 0;

@@ -23,13 +23,11 @@ int64_t spec_bytes(const SafetensorsSpec& spec) {
 }
 
 // The length prefix and the header, padded so that the data begin at a multiple of 8 bytes.
-std::string header_bytes(const std::vector<SafetensorsSpec>& tensors,
-                         const SafetensorsMetadata& metadata) {
-  json header = json::object();
-  if (!metadata.empty()) header[kSafetensorsMetadata] = metadata;
+std::string header_bytes(const std::vector<SafetensorsSpec>& tensors) {
+  json header = {{kSafetensorsMetadata, {{"format", "pt"}}}};
   int64_t offset = 0;
   for (const SafetensorsSpec& spec : tensors) {
-    if (spec.name.empty() || header.contains(spec.name) || spec.name == kSafetensorsMetadata) {
+    if (spec.name.empty() || header.contains(spec.name)) {
       fail(ErrorKind::generic, "tensor name \"{}\" is reserved or declared twice", spec.name);
     }
     const int64_t end = checked_add(offset, spec_bytes(spec));
@@ -44,23 +42,22 @@ std::string header_bytes(const std::vector<SafetensorsSpec>& tensors,
   return out + text;
 }
 
-int64_t data_bytes(const std::vector<SafetensorsSpec>& tensors) {
+}  // namespace
+
+int64_t bytes_of(const std::vector<SafetensorsSpec>& tensors) {
   int64_t bytes = 0;
   for (const SafetensorsSpec& spec : tensors) bytes = checked_add(bytes, spec_bytes(spec));
   return bytes;
 }
 
-}  // namespace
-
-int64_t safetensors_bytes(const std::vector<SafetensorsSpec>& tensors,
-                          const SafetensorsMetadata& metadata) {
-  return checked_add(std::ssize(header_bytes(tensors, metadata)), data_bytes(tensors));
+int64_t safetensors_bytes(const std::vector<SafetensorsSpec>& tensors) {
+  return checked_add(std::ssize(header_bytes(tensors)), bytes_of(tensors));
 }
 
 SafetensorsWriter::SafetensorsWriter(const fs::path& path, std::vector<SafetensorsSpec> tensors,
-                                     const SafetensorsMetadata& metadata, Crc32c* crc)
+                                     Crc32c* crc)
     : where_(path.string()), file_(path), crc_(crc), tensors_(std::move(tensors)) {
-  const std::string header = header_bytes(tensors_, metadata);
+  const std::string header = header_bytes(tensors_);
   put({reinterpret_cast<const uint8_t*>(header.data()), header.size()});
   if (!tensors_.empty()) remaining_ = spec_bytes(tensors_[0]);
 }
@@ -111,11 +108,8 @@ void append_joined(std::vector<SafetensorsSpec> parts, std::vector<SafetensorsSp
 
 ShardedSafetensorsWriter::ShardedSafetensorsWriter(const fs::path& directory,
                                                    std::vector<SafetensorsSpec> tensors,
-                                                   int64_t max_shard_bytes,
-                                                   const SafetensorsMetadata& metadata)
-    : directory_(directory),
-      metadata_(metadata),
-      shards_(cut(std::move(tensors), max_shard_bytes)) {
+                                                   int64_t max_shard_bytes)
+    : directory_(directory), shards_(cut(std::move(tensors), max_shard_bytes)) {
   for (size_t i = 0; i < shards_.size(); ++i) {
     for (const SafetensorsSpec& spec : shards_[i].tensors) {
       if (!shard_of_.emplace(spec.name, i).second) {
@@ -158,7 +152,7 @@ std::string ShardedSafetensorsWriter::index_text(const std::vector<Shard>& shard
   int64_t total_bytes = 0;
   json weight_map = json::object();
   for (const Shard& shard : shards) {
-    total_bytes = checked_add(total_bytes, data_bytes(shard.tensors));
+    total_bytes = checked_add(total_bytes, bytes_of(shard.tensors));
     for (const SafetensorsSpec& spec : shard.tensors) weight_map[spec.name] = shard.file;
   }
   const json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
@@ -166,20 +160,19 @@ std::string ShardedSafetensorsWriter::index_text(const std::vector<Shard>& shard
 }
 
 int64_t ShardedSafetensorsWriter::bytes(std::vector<SafetensorsSpec> tensors,
-                                        int64_t max_shard_bytes,
-                                        const SafetensorsMetadata& metadata) {
+                                        int64_t max_shard_bytes) {
   const std::vector<Shard> shards = cut(std::move(tensors), max_shard_bytes);
   int64_t bytes = std::ssize(index_text(shards));
   for (const Shard& shard : shards) {
-    bytes = checked_add(bytes, safetensors_bytes(shard.tensors, metadata));
+    bytes = checked_add(bytes, safetensors_bytes(shard.tensors));
   }
   return bytes;
 }
 
 void ShardedSafetensorsWriter::open_shard(size_t index) {
   current_ = index;
-  writer_ = std::make_unique<SafetensorsWriter>(directory_ / shards_[index].file,
-                                                shards_[index].tensors, metadata_);
+  writer_ =
+      std::make_unique<SafetensorsWriter>(directory_ / shards_[index].file, shards_[index].tensors);
 }
 
 void ShardedSafetensorsWriter::write(std::string_view name, std::span<const uint8_t> bytes) {

@@ -1,7 +1,5 @@
 // Encoders of IQ4_NL and IQ4_XS, whose sixteen codes stand for numbers of a table; see iq4.rows.h.
-#include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 
 #include "quant/block_encoder.h"

@@ -1,5 +1,6 @@
 // Blocks of NF4 as quantize rounds them: their absmax is the one with the least error.
 #include <cmath>
+#include <limits>
 
 #include "quant/block_encoder.h"
 #include "quant/nf4.h"

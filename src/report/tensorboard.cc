@@ -76,7 +76,7 @@ std::vector<fs::path> event_files(const fs::path& directory) {
 fs::path new_event_path(const fs::path& directory) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
-  return directory / fmt::format("{}{:010}{}{:04}", kPrefix, seconds, kWriter, 0);
+  return directory / fmt::format("{}{:010}{}0000", kPrefix, seconds, kWriter);
 }
 
 template <typename T>

@@ -1,5 +1,6 @@
 #include "session/evaluate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <numbers>

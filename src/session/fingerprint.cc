@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <span>
 
-#include "base/checked.h"
 #include "base/crc32c.h"
 #include "base/text.h"
 #include "formats/hf_config.h"
@@ -88,14 +87,6 @@ uint32_t model_checksum(const ModelFiles& files, const ProgressCallback& progres
     }
   });
   return sum.value();
-}
-
-int64_t checksum_bytes(const ModelFiles& files) {
-  int64_t bytes = 0;
-  for_each_tensor(files, [&](const WeightSpec&, const StoredTensor& tensor) {
-    bytes = checked_add(bytes, tensor.size_bytes());
-  });
-  return bytes;
 }
 
 std::string start_fingerprint(const fs::path& adapter, const std::string& original_model) {

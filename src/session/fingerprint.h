@@ -35,8 +35,7 @@ std::string inputs_fingerprint(const ModelFiles& files, const Tokenizer& tokeniz
 std::string start_fingerprint(const fs::path& adapter, const std::string& original_model);
 
 // A checksum of the whole model with every byte of the weights, for what takes much longer than
-// reading them once. `progress` counts bytes, of checksum_bytes() in all.
+// reading them once. `progress` counts bytes, of stored_bytes() in all.
 uint32_t model_checksum(const ModelFiles& files, const ProgressCallback& progress = {});
-int64_t checksum_bytes(const ModelFiles& files);
 
 }  // namespace jackscrew

@@ -1,10 +1,11 @@
 #include "session/model_files.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <unordered_set>
 
+#include "base/checked.h"
+#include "base/directory.h"
 #include "base/file.h"
 #include "base/list_text.h"
 #include "base/shell_word.h"
@@ -15,6 +16,7 @@
 #include "formats/peft.h"
 #include "formats/safetensors.h"
 #include "model/weights.h"
+#include "quant/stored_rows.h"
 #include "report/progress.h"
 #include "text/tokenizer/byte_map.h"
 #include "text/tokenizer/tokenizer_files.h"
@@ -112,6 +114,14 @@ void refuse_adapter(const fs::path& directory) {
                           shell_word(list_item(directory.string()))));
 }
 
+// Whether a directory has weights beside those of an adapter.
+bool has_model_weights(const fs::path& directory) {
+  return std::ranges::any_of(entries_of(directory), [](const fs::directory_entry& entry) {
+    return entry.path().extension() == ".safetensors" &&
+           entry.path().filename() != kPeftWeightsFile;
+  });
+}
+
 [[noreturn]] void refuse_missing(const std::string& model) {
   if (is_repository_name(model)) {
     const std::string name = model.substr(model.find('/') + 1);
@@ -151,6 +161,7 @@ void open_directory(ModelFiles& files, const fs::path& path, Weights weights) {
   } else {
     read_config(files, config);
     if (weights == Weights::open) {
+      if (!has_model_weights(path)) refuse_adapter(path);
       auto source = std::make_unique<SafetensorsSource>(path);
       if (source->has_own_head()) files.config.tie_word_embeddings = false;
       files.source = std::move(source);
@@ -265,6 +276,31 @@ const StoredTensor& stored_tensor(const ModelFiles& files, const WeightSource& s
   if (stored != nullptr) return *stored;
   throw Error(ErrorKind::model, fmt::format("{}: tensor {} is missing", files.origin, name),
               "the file is not whole, or config.json belongs to another model");
+}
+
+const StoredTensor& checked_tensor(const ModelFiles& files, const WeightSource& source,
+                                   const WeightSpec& weight,
+                                   const std::function<void(const StoredTensor&)>& use) {
+  const StoredTensor& stored = stored_tensor(files, source, weight.name);
+  try {
+    check_stored(weight, stored);
+    if (use) use(stored);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::model) throw;
+    throw Error(ErrorKind::model, fmt::format("{}: {}", files.origin, error.what()),
+                "the file is damaged, or config.json belongs to another model");
+  }
+  return stored;
+}
+
+int64_t stored_bytes(const ModelFiles& files) {
+  if (files.source == nullptr) return 0;
+  int64_t bytes = 0;
+  for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
+    const StoredTensor* const stored = files.source->find(weight.name);
+    if (stored != nullptr) bytes = checked_add(bytes, stored->size_bytes());
+  }
+  return bytes;
 }
 
 namespace {

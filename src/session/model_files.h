@@ -2,6 +2,7 @@
 // shape.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "base/error.h"
 #include "model/config.h"
 #include "quant/stored_tensor.h"
+#include "quant/weight_spec.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace jackscrew {
@@ -51,6 +53,16 @@ ModelFiles open_tokenizer(const std::string& model, const std::string& adapter,
 // Error(model) naming the files where it is missing.
 const StoredTensor& stored_tensor(const ModelFiles& files, const WeightSource& source,
                                   const std::string& name);
+
+// The tensor of a weight, which must be there and have its shape, after use(tensor), if given.
+// Throws Error(model) naming the files where it is missing or has another shape, and where `use`
+// finds it damaged.
+const StoredTensor& checked_tensor(const ModelFiles& files, const WeightSource& source,
+                                   const WeightSpec& weight,
+                                   const std::function<void(const StoredTensor&)>& use = {});
+
+// The bytes of the tensors of the model that its files have: they may hold others.
+int64_t stored_bytes(const ModelFiles& files);
 
 // Warns of tensors in the files that the model has no place for, and which are lost. Not of what
 // means nothing: biases of 0, a tied head, tables of rotations, scales of activations and caches.

@@ -65,27 +65,11 @@ FormatPointer StageLoader::format(const WeightSpec& weight) const {
   return keep ? stored->format : unowned(f32_format());
 }
 
-// Runs use(tensor) on the tensor that the files have for a weight, and returns it.
-template <class Use>
-const StoredTensor& StageLoader::with_stored(const ModelFiles& files, const WeightSpec& weight,
-                                             const Use& use) {
-  const StoredTensor& stored = stored_tensor(files, *files.source, weight.name);
-  try {
-    use(stored);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::model) throw;
-    throw Error(ErrorKind::model, fmt::format("{}: {}", files.origin, error.what()),
-                "the file is damaged, or config.json belongs to another model");
-  }
-  return stored;
-}
-
 std::optional<Tensor> StageLoader::mapped(const WeightSpec& weight, const Format& format) {
   if (source_ == nullptr || weight.is_vector() || learner_.changes(weight)) return std::nullopt;
   const StoredTensor* found = source_->find(weight.name);
   if (found == nullptr || found->format.get() != &format) return std::nullopt;
-  const StoredTensor& stored = with_stored(
-      files_, weight, [&](const StoredTensor& tensor) { check_stored(weight, tensor); });
+  const StoredTensor& stored = checked_tensor(files_, *source_, weight);
   if (!lies_as_storage(stored, weight.cols)) return std::nullopt;
   const int64_t bytes = format.storage_bytes(weight.rows, weight.cols);
   if (ops_.plans_only()) return Tensor(nullptr, DType::u8, {bytes});
@@ -126,9 +110,8 @@ void StageLoader::fill(Weight& weight) {
   if (source_ == nullptr) {
     init_weight(ops_, files_.config, recipe_.seed, weight, staging_);
   } else {
-    source_->release(with_stored(files_, weight.spec(), [&](const StoredTensor& stored) {
-      weight.load(ops_, stored, staging_);
-    }));
+    const auto load = [&](const StoredTensor& stored) { weight.load(ops_, stored, staging_); };
+    source_->release(checked_tensor(files_, *source_, weight.spec(), load));
   }
   if (loaded_) loaded_(weight.storage().bytes.bytes());
 }
@@ -138,9 +121,9 @@ void StageLoader::read_original(const Weight& weight, const Tensor& out) {
     return init_rows(ops_, files_.config, recipe_.seed, weight.spec(), 0, out);
   }
   const ModelFiles& files = original_ != nullptr ? *original_ : files_;
-  files.source->release(with_stored(files, weight.spec(), [&](const StoredTensor& stored) {
-    weight.read_original(ops_, stored, out, staging_);
-  }));
+  files.source->release(checked_tensor(
+      files, *files.source, weight.spec(),
+      [&](const StoredTensor& stored) { weight.read_original(ops_, stored, out, staging_); }));
 }
 
 }  // namespace jackscrew

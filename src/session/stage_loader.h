@@ -45,10 +45,6 @@ class StageLoader {
   int64_t staging_bytes() const { return staging_.high_water(); }
 
  private:
-  template <class Use>
-  static const StoredTensor& with_stored(const ModelFiles& files, const WeightSpec& weight,
-                                         const Use& use);
-
   const Recipe& recipe_;
   const ModelFiles& files_;
   const ModelFiles* original_;

@@ -1,6 +1,5 @@
 #include "train/run_samples.h"
 
-#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <numeric>

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "formats/safetensors.h"
 #include "tests/cli/expect_refused.h"
 #include "tests/cli/run_program.h"
 #include "tests/support/tiny_run.h"
@@ -280,6 +281,19 @@ TEST(Scoring, ABareModelHasAllOfAWindow) {
   const std::string logits = "logits sequence_len=20 method=prompt model=" + base +
                              " data=" + tiny.eval_data() + " output=" + tiny.path("l").string();
   EXPECT_EQ(run(logits).exit_code, 0);
+}
+
+TEST(Scoring, LogitsAreOfWhatAPromptLeavesOfAWindow) {
+  const TinyRun tiny("logits_window");
+  tiny.must_train("base", "method=full max_steps=1");
+  const std::string base = " init=pretrained model=" + tiny.path("base").string();
+  tiny.must_train("prompt", "method=prompt prompt_tokens=4 max_steps=1" + base);
+  const std::string output = tiny.path("l.safetensors").string();
+  ASSERT_EQ(run("logits sequence_len=16 adapter=" + tiny.path("prompt").string() + base +
+                " data=" + tiny.file("text.txt", std::string(40, 'a')) + " output=" + output)
+                .exit_code,
+            0);
+  EXPECT_EQ(SafetensorsFile(output).find("ids")->shape, (std::vector<int64_t>{12}));
 }
 
 }  // namespace

@@ -86,6 +86,9 @@ TEST(Program, WordsThatNoCommandTakesAreExplained) {
   EXPECT_NE(run("train " + recipes + "/lora.yaml " + recipes + "/full.yaml" + kErrorsOnly)
                 .out.find("there can be one recipe"),
             std::string::npos);
+  EXPECT_NE(run("train " + recipes + "/lora.yaml more.yml" + kErrorsOnly)
+                .out.find("there can be one recipe"),
+            std::string::npos);
 }
 
 TEST(Program, AFullDiskIsNotSuccess) {

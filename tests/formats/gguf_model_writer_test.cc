@@ -187,6 +187,13 @@ TEST_F(GgufModelWriterTest, RefusesWhatHasNoPlace) {
   model_.config.architecture = find_architecture("Qwen2ForCausalLM");
   model_.config.sliding_window = 7;
   EXPECT_NE(refusal().find("sliding window"), std::string::npos);
+  model_.config.sliding_window = 0;
+  model_.config.architecture = find_architecture("SmolLM3ForCausalLM");
+  model_.config.unrotated = {true, false};
+  // As a run may be told, which has no option output_dir to give instead.
+  EXPECT_NE(refusal().find("other than every 4th | a Hugging Face directory has: output_dir=DIR "
+                           "storage=bf16 writes one, and in a run export=hf"),
+            std::string::npos);
 }
 
 TEST_F(GgufModelWriterTest, BytesOutOfOrderAreAnError) {

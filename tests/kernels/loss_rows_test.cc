@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "kernels/rows/loss.rows.h"
 #include "tests/kernels/kernel_data.h"
 #include "tests/support/test_ops.h"

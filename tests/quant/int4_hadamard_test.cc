@@ -1,6 +1,7 @@
 // int4_hadamard against a plain model of what it transforms and rounds.
 #include "quant/int4_hadamard.h"
 
+#include <limits>
 #include <random>
 
 #include "kernels/plan/plan_ops.h"

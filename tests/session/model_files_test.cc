@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include "formats/peft.h"
 #include "formats/safetensors.h"
 #include "tests/cli/run_program.h"
 #include "tests/formats/gguf_builder.h"
+#include "tests/support/errors.h"
 #include "text/tokenizer/tokenizer_json.h"
 
 namespace jackscrew {
@@ -77,6 +79,21 @@ TEST(OpenModel, AHeadOfExllamaIsNotTheEmbedding) {
   EXPECT_FALSE(is_tied("exl2"));
   EXPECT_FALSE(is_tied("exl3_4_mcg"));
   EXPECT_TRUE(is_tied("int"));
+}
+
+// Trainers write the model's configuration beside an adapter, too.
+TEST(OpenModel, AnAdapterWithAConfigurationIsNoModel) {
+  const TemporaryDirectory directory("jackscrew_model_files");
+  const fs::path golden = fs::path(kTestData) / "golden", adapter = directory.path() / "adapter";
+  fs::create_directory(adapter);
+  for (const char* name : {kAdapterConfig, kPeftWeightsFile}) {
+    fs::copy(golden / "lora" / name, adapter);
+  }
+  fs::copy(golden / "gqa_tied/config.json", adapter);
+  expect_message(ErrorKind::model, "is an adapter, not a model",
+                 [&] { open_model(adapter.string()); });
+  fs::copy(golden / "gqa_tied/model.safetensors", adapter);
+  EXPECT_NE(open_model(adapter.string()).source, nullptr);
 }
 
 // Of a type that is not read, or of a name like a scale's: nobody needs them, and both are told.

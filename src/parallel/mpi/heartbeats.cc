@@ -1,6 +1,5 @@
 #include "parallel/mpi/heartbeats.h"
 
-#include <algorithm>
 #include <span>
 
 namespace jackscrew {

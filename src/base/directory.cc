@@ -4,12 +4,17 @@
 
 namespace jackscrew {
 
-std::vector<fs::directory_entry> entries_of(const fs::path& directory) {
+std::vector<fs::directory_entry> entries_of(const fs::path& directory, std::error_code& error) {
   std::vector<fs::directory_entry> entries;
-  std::error_code error;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
     entries.push_back(*at);
   }
+  return entries;
+}
+
+std::vector<fs::directory_entry> entries_of(const fs::path& directory) {
+  std::error_code error;
+  std::vector<fs::directory_entry> entries = entries_of(directory, error);
   if (error && error != std::errc::no_such_file_or_directory) {
     fail(ErrorKind::generic, "cannot list {}: {}", directory.string(), error.message());
   }

@@ -74,9 +74,8 @@ bool is_at(int descriptor, const fs::path& path) {
 
 void remove_contents(const fs::path& directory) {
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    fs::remove_all(entry.path(), error);
-    if (error) break;
+  for (const fs::directory_entry& entry : entries_of(directory, error)) {
+    if (!error) fs::remove_all(entry.path(), error);
   }
   if (!error) return;
   errno = error.value();

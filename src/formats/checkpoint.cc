@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/crc32c.h"
+#include "base/directory.h"
 #include "base/error.h"
 #include "base/json_object.h"
 #include "base/map_guard.h"
@@ -193,7 +194,8 @@ void check_state_size(const fs::path& checkpoint, int64_t expected) {
 // Checks every value before any is used.
 Manifest read_manifest(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kInfo;
-  if (!fs::exists(path)) {
+  std::error_code unreachable;  // reading says so, too
+  if (!fs::exists(path, unreachable) && !unreachable) {
     const std::vector<fs::path> newest = list_checkpoints(checkpoint);
     throw Error(ErrorKind::model,
                 fmt::format("{} is not a checkpoint: it has no {}", checkpoint.string(), kInfo),
@@ -315,8 +317,8 @@ int64_t checkpoint_bytes(const CheckpointInfo& info, const std::string& recipe_y
 
 std::vector<fs::path> list_checkpoints(const fs::path& output_dir) {
   std::vector<std::pair<int64_t, fs::path>> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(output_dir, error)) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : entries_of(output_dir, ignored)) {
     const auto step = step_of(entry.path());
     if (step) found.emplace_back(*step, entry.path());
   }
@@ -399,14 +401,13 @@ void remove_checkpoints_after(const fs::path& output_dir, int64_t step) {
 }
 
 void remove_unfinished_checkpoints(const fs::path& output_dir) {
-  std::vector<fs::path> unfinished;
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(output_dir, ignored)) {
+  for (const fs::directory_entry& entry : entries_of(output_dir, ignored)) {
     fs::path name = entry.path().filename();
     if (name.extension() == kReplacedSuffix) name = name.stem();  // moved away by AtomicDirectory
-    if (name.extension() == kUnfinished && step_of(name.stem())) unfinished.push_back(entry.path());
+    const bool is_unfinished = name.extension() == kUnfinished && step_of(name.stem());
+    if (is_unfinished) fs::remove_all(entry.path(), ignored);
   }
-  for (const fs::path& path : unfinished) fs::remove_all(path, ignored);
 }
 
 void prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path& spared) {

@@ -76,14 +76,14 @@ void GrowingFile::flush() {
 
 void GrowingFile::put_back(const fs::path& directory) {
   struct stat info {};
-  if (::fstat(descriptor_, &info) != 0 || info.st_nlink > 0) return;
+  if (::fstat(descriptor_, &info) != 0) return;
   const fs::path path = directory / path_.filename();
   const int anew = ::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (anew < 0) return;
-  // A removed file can be read for as long as it is open.
-  const int removed = std::exchange(descriptor_, anew);
-  waiting_.insert(0, whole_text(removed, info.st_size));
-  ::close(removed);
+  if (anew < 0) return;  // mostly since it is still there
+  // A file that was removed can be read for as long as it is open, as one that was renamed.
+  const int before = std::exchange(descriptor_, anew);
+  waiting_.insert(0, whole_text(before, info.st_size));
+  ::close(before);
   path_ = path;
   write_waiting();
 }

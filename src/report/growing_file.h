@@ -28,8 +28,8 @@ class GrowingFile {
   // cannot be written for another reason; it then still waits.
   void flush();
 
-  // Writes the file anew in `directory` if it was removed meanwhile, with all that it had, and goes
-  // on there. If the file cannot be created, a later call may.
+  // Writes the file anew in `directory` if it was removed or renamed meanwhile, with all that it
+  // had, and goes on there. If the file cannot be created, a later call may.
   void put_back(const fs::path& directory);
 
   const fs::path& path() const { return path_; }

@@ -82,7 +82,7 @@ void refuse_data(const fs::path& output, const std::string& data) {
 
 bool has_result(const fs::path& output_dir) {
   std::error_code missing;
-  for (const auto& entry : fs::directory_iterator(output_dir, missing)) {
+  for (const fs::directory_entry& entry : entries_of(output_dir, missing)) {
     const fs::path name = entry.path().filename();
     if (name.extension() == ".safetensors" && is_result_file(name.string())) return true;
   }
@@ -117,7 +117,7 @@ void check_output_dir(const Recipe& recipe) {
     for (const std::string& file : *files) refuse_data(output, file);
   }
   if (is_run(output)) return;
-  for (const auto& entry : fs::directory_iterator(output, error)) {
+  for (const fs::directory_entry& entry : entries_of(output, error)) {
     const std::string name = entry.path().filename().string();
     if (!run_writes(name)) continue;
     if (entry.path() == tokens_directory(output) && has_only_tokens(entry.path())) continue;
@@ -133,12 +133,10 @@ namespace {
 // Removes what has such a name in a directory.
 template <class IsName>
 void remove_named(const fs::path& directory, const IsName& is_name) {
-  std::vector<fs::path> found;
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
-    if (is_name(entry.path().filename().string())) found.push_back(entry.path());
+  for (const fs::directory_entry& entry : entries_of(directory, ignored)) {
+    if (is_name(entry.path().filename().string())) fs::remove_all(entry.path(), ignored);
   }
-  for (const fs::path& path : found) fs::remove_all(path, ignored);
 }
 
 // Masters of a run that was killed, which may have had more ranks than this one. Checkpoints have
@@ -199,7 +197,10 @@ const fs::path* OutputClaim::find() {
 
 const fs::path& OutputClaim::path() {
   if (const fs::path* found = find()) return *found;
-  if (!fs::exists(path_)) {
+  std::error_code error;
+  const bool is_there = fs::exists(path_, error);
+  if (error) fail(ErrorKind::generic, "cannot reach {}: {}", path_.string(), error.message());
+  if (!is_there) {
     warn(fmt::format("output_dir {} was removed: creating it again", path_.string()));
     claim();
     return path_;

@@ -32,8 +32,8 @@ class OutputClaim {
 
   // The present path of the claimed directory. If it was moved, returns the new path and warns the
   // first time: another run may have taken the old name. If it was removed and nothing has its
-  // name, creates it again. Throws Error(generic) where it cannot be found and another directory
-  // has its name: nothing may be written there.
+  // name, creates it again. Throws Error(generic) where it cannot be reached, or cannot be found
+  // and another directory has its name: nothing may be written there.
   const fs::path& path();
   // As path(), but creates nothing: nullptr where the directory cannot be found.
   const fs::path* find();

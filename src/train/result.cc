@@ -57,14 +57,16 @@ void remove_others(const fs::path& result, const fs::path& from) {
 // complete model.
 void move_files(const fs::path& from, const fs::path& to) {
   std::vector<fs::path> paths;
-  for (const auto& entry : fs::recursive_directory_iterator(from)) {
-    if (entry.is_regular_file()) paths.push_back(fs::relative(entry.path(), from));
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(from, error), end; !error && at != end;) {
+    if (at->is_regular_file(error)) paths.push_back(at->path().lexically_relative(from));
+    if (!error) at.increment(error);
   }
+  if (error) fail(ErrorKind::generic, "cannot list {}: {}", from.string(), error.message());
   std::sort(paths.begin(), paths.end(), [](const fs::path& a, const fs::path& b) {
     return std::pair(a.extension() == ".safetensors", a) <
            std::pair(b.extension() == ".safetensors", b);
   });
-  std::error_code error;
   for (const fs::path& path : paths) {
     fs::create_directories((to / path).parent_path(), error);
     fs::rename(from / path, to / path, error);

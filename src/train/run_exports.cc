@@ -39,7 +39,8 @@ fs::path path_of(const RunExport& wanted, const fs::path& output_dir) {
 // Whether it is there already. In a directory may be files of others, and no model.
 bool is_written(const RunExport& wanted, const fs::path& output_dir) {
   const fs::path path = path_of(wanted, output_dir);
-  return fs::exists(wanted.gguf ? path : path / "config.json");
+  std::error_code unreachable;  // writing it says so, too
+  return fs::exists(wanted.gguf ? path : path / "config.json", unreachable);
 }
 
 bool is_storage(std::string_view name) {

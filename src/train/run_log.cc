@@ -344,7 +344,8 @@ void RunLog::put_back(const fs::path& output) {
   events_.put_back(output);
   board_.put_back(output);
   const fs::path recipe = output / kRecipeName;
-  if (fs::exists(recipe)) return;
+  std::error_code unreachable;  // writing it says so, too
+  if (fs::exists(recipe, unreachable)) return;
   write_or_warn(kRecipeName, [&] { write_text_atomic(recipe, run_.recipe.to_yaml()); });
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -29,8 +30,8 @@ uintmax_t room_at(OutputClaim& output_dir) {
 }
 
 // Creates a directory with an unpredictable name.
-fs::path new_directory() {
-  std::string name = (large_temporary_directory() / "jackscrew-XXXXXX").string();
+fs::path new_directory(const fs::path& place) {
+  std::string name = (place / "jackscrew-XXXXXX").string();
   if (::mkdtemp(name.data()) == nullptr) {
     fail(ErrorKind::generic, "cannot create {}: {}", name, std::strerror(errno));
   }
@@ -44,6 +45,19 @@ void wait_for_room(const std::atomic<bool>& stop, OutputClaim& output_dir, uintm
   while (!stop.load() && watch.seconds() < kRetrySeconds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     if (room_at(output_dir) > room + kMoreRoom) return;
+  }
+}
+
+// In a new directory, which is removed where the checkpoint cannot be written.
+fs::path write_below(const fs::path& place,
+                     const std::function<fs::path(const fs::path& directory)>& write_checkpoint) {
+  const fs::path directory = new_directory(place);
+  try {
+    return write_checkpoint(directory);
+  } catch (const Error&) {
+    std::error_code ignored;
+    fs::remove_all(directory, ignored);
+    throw;
   }
 }
 
@@ -62,6 +76,14 @@ bool write_or_warn(const std::string& what, const std::function<void()>& write) 
     if (error.kind() != ErrorKind::generic) throw;
     warn(fmt::format("{} is not written: {}", what, error.what()));
     return false;
+  }
+}
+
+void write_if_possible(const std::string& what, const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const std::exception& exception) {
+    warn(fmt::format("{} is not written: {}", what, error_of(exception).what()));
   }
 }
 
@@ -91,21 +113,32 @@ void write_patiently(const TrainConsole& console, const std::string& what, Outpu
   }
 }
 
-void write_elsewhere(ErrorKind kind, const Error& why,
-                     const std::function<fs::path(const fs::path& directory)>& write_checkpoint) {
-  fs::path directory, checkpoint;
-  try {
-    directory = new_directory();
-    checkpoint = write_checkpoint(directory);
-  } catch (const Error& also) {
-    std::error_code ignored;
-    if (!directory.empty()) fs::remove_all(directory, ignored);
-    throw Error(why.kind(), fmt::format("{}, and {}", why.what(), also.what()), why.hint());
+std::vector<fs::path> places_elsewhere() {
+  std::vector<fs::path> places{large_temporary_directory()};
+  for (const char* place : {"/var/tmp", "/tmp"}) {
+    if (std::ranges::find(places, place) == places.end()) places.emplace_back(place);
   }
-  throw Error(kind,
-              fmt::format("{}; the checkpoint is {} instead", why.what(), checkpoint.string()),
-              fmt::format("run the same command with resume={} to continue from there",
-                          shell_word(checkpoint.string())));
+  return places;
+}
+
+void write_elsewhere(ErrorKind kind, const Error& why,
+                     const std::function<fs::path(const fs::path& directory)>& write_checkpoint,
+                     const std::vector<fs::path>& places) {
+  std::string last;
+  for (const fs::path& place : places) {
+    fs::path checkpoint;
+    try {
+      checkpoint = write_below(place, write_checkpoint);
+    } catch (const Error& also) {
+      last = also.what();
+      continue;
+    }
+    throw Error(kind,
+                fmt::format("{}; the checkpoint is {} instead", why.what(), checkpoint.string()),
+                fmt::format("run the same command with resume={} to continue from there",
+                            shell_word(checkpoint.string())));
+  }
+  throw Error(why.kind(), fmt::format("{}, and {}", why.what(), last), why.hint());
 }
 
 }  // namespace jackscrew

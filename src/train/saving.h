@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -15,6 +16,9 @@ namespace jackscrew {
 // was written; other errors propagate.
 bool write_or_warn(const std::string& what, const std::function<void()>& write);
 
+// The same for what nothing else depends on: whatever `write` throws is no more than a warning.
+void write_if_possible(const std::string& what, const std::function<void()>& write);
+
 // Runs `write` until it succeeds. The first time it throws Error(generic), warns and calls
 // `refused`. If the disk of output_dir is full, tries again as soon as there is more room, at the
 // latest after 30 s, until console.stop asks for the end; where the phase is writes_result, it is
@@ -23,12 +27,17 @@ bool write_or_warn(const std::string& what, const std::function<void()>& write);
 void write_patiently(const TrainConsole& console, const std::string& what, OutputClaim& output_dir,
                      const std::function<void()>& write, const std::function<void()>& refused);
 
+// Where a checkpoint may go that output_dir does not take, the best first: large temporary
+// directories, whose disk may be another one.
+std::vector<fs::path> places_elsewhere();
+
 // For the end of a run that cannot write a checkpoint to its output_dir because of `why`: calls
-// write_checkpoint(directory), which returns the checkpoint's path, with a new directory on another
-// disk if possible. Throws an error of `kind` naming the place or, where that fails too, one of
-// the kind of `why` with both reasons.
+// write_checkpoint(directory), which returns the checkpoint's path, with a new directory in the
+// first of `places` that takes it. Throws an error of `kind` naming the place or, where none does,
+// one of the kind of `why` with that reason and the last.
 [[noreturn]] void write_elsewhere(
     ErrorKind kind, const Error& why,
-    const std::function<fs::path(const fs::path& directory)>& write_checkpoint);
+    const std::function<fs::path(const fs::path& directory)>& write_checkpoint,
+    const std::vector<fs::path>& places = places_elsewhere());
 
 }  // namespace jackscrew

@@ -122,7 +122,7 @@ class Trainer {
         say(fmt::format("export    {}: {}", one_line(written.path.string()),
                         human_bytes(written.bytes)));
         for (const std::string& note : written.notes) say("          " + one_line(note));
-        write_or_warn(kReportName, [&] { log_export(output, written); });
+        write_if_possible(kReportName, [&] { log_export(output, written); });
       });
     }
     if (!start_.finished) say(fmt::format("done      {}", output.string()));
@@ -132,8 +132,9 @@ class Trainer {
   void say(const std::string& line) const { jackscrew::say(console_, line); }
 
   void report() {
-    write_or_warn(kReportName,
-                  [&] { say(fmt::format("report    {}", write_report(claim_->path()).string())); });
+    write_if_possible(kReportName, [&] {
+      say(fmt::format("report    {}", write_report(claim_->path()).string()));
+    });
   }
 
   // Tells other threads what a stop waits for.
@@ -240,13 +241,12 @@ class Trainer {
     if (step < total_steps_ && !stop_requested()) crew_->reserve_master_files();
     write_checkpoint(before, checkpoint_info(step), recipe_.to_yaml(), states(), crew_->ops());
     const fs::path output = claim_->path();  // may have been moved meanwhile
-    const fs::path path = checkpoint_path(output, step);
     remove_checkpoints_after(output, step);
     prune_checkpoints(output, recipe_.save_total_limit,
                       recipe_.load_best_model_at_end ? best_checkpoint() : fs::path());
-    checkpoint_ = path;
+    checkpoint_ = checkpoint_path(output, step);
     saved_step_ = step;
-    log_->saved(step, path);
+    log_->saved(step, checkpoint_);
   }
 
   [[noreturn]] void stop_before_the_first_step() {
@@ -264,7 +264,7 @@ class Trainer {
                 fmt::format("stopped before the last answers for the report; the result is whole "
                             "in {}",
                             claim_->path().string()),
-                fs::exists(result_checkpoint(step))
+                is_checkpoint(result_checkpoint(step))
                     ? same_command_again(recipe_, claim_->path()) + " for the answers"
                     : "");
   }
@@ -357,8 +357,9 @@ class Trainer {
   // Restores the state of the best evaluation, if the recipe asks for it and it is another one.
   void take_best(int64_t done) {
     if (!recipe_.load_best_model_at_end || !watch_.best() || watch_.best()->step == done) return;
-    const fs::path path = best_checkpoint();
-    if (!fs::exists(path)) {
+    fs::path path;
+    or_leave_elsewhere(done, [&] { path = best_checkpoint(); });
+    if (std::error_code unreachable; !fs::exists(path, unreachable)) {
       return warn(fmt::format(
           "{}, the checkpoint of the best evaluation, is gone: the result is that of the last step",
           path.string()));
@@ -400,10 +401,9 @@ class Trainer {
     write_result(done);
     enter(RunPhase::answers);
     log_->ended(done, *claim_);
-    write_or_warn(kReportName, [&] { write_report(claim_->path()); });  // it may be killed now
+    write_if_possible(kReportName, [&] { write_report(claim_->path()); });  // it may be killed now
     const int64_t left = answer_samples(all_samples(data_), done, log_->events());
-    // A repeated command gives the rest from it.
-    if (left > 0) try_to_save(done);
+    if (left > 0) try_to_save(done);  // a repeated command gives the rest from it
     report();
     if (left > 0) stop_before_the_answers(done);
   }

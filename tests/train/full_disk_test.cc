@@ -173,13 +173,37 @@ TEST_F(SlowFullDisk, ACheckpointIsLeftWhereOneFits) {
   EXPECT_TRUE(tiny_.text("whole/model.safetensors") == tiny_.text("disk/run/model.safetensors"));
 }
 
+constexpr const char* kNoPlace = "/proc";  // nobody may make a directory there, root included
+
 // Whatever is wrong with the other place, the first reason is told, too.
 TEST(WriteElsewhere, SaysBothReasons) {
-  ::setenv("TMPDIR", "/proc", 1);  // nobody may make a directory there, root included
   expect_message(ErrorKind::generic, "the disk is full, and cannot create /proc/jackscrew-", [] {
     write_elsewhere(ErrorKind::interrupted, Error(ErrorKind::generic, "the disk is full"),
-                    [](const fs::path& directory) { return directory; });
+                    [](const fs::path& directory) { return directory; }, {kNoPlace});
   });
+}
+
+TEST(WriteElsewhere, TakesTheFirstPlaceThatHasRoom) {
+  const TemporaryDirectory full("jackscrew_full_place"), other("jackscrew_other_place");
+  const auto write = [&](const fs::path& directory) {
+    write_text_atomic(directory / "state", "1");
+    if (directory.parent_path() == full.path()) fail(ErrorKind::generic, "no room there either");
+    return directory / "checkpoint-1";
+  };
+  const std::string there = other.path().string() + "/jackscrew-";
+  expect_message(ErrorKind::interrupted, "the disk is full; the checkpoint is " + there, [&] {
+    write_elsewhere(ErrorKind::interrupted, Error(ErrorKind::generic, "the disk is full"), write,
+                    {kNoPlace, full.path(), other.path()});
+  });
+  EXPECT_TRUE(fs::is_empty(full.path()));
+}
+
+TEST(WriteElsewhere, HasOtherPlacesThanTheOneThatIsNamed) {
+  using Places = std::vector<fs::path>;
+  ::setenv("TMPDIR", kNoPlace, 1);
+  EXPECT_EQ(places_elsewhere(), (Places{kNoPlace, "/var/tmp", "/tmp"}));
+  ::setenv("TMPDIR", "/var/tmp", 1);
+  EXPECT_EQ(places_elsewhere(), (Places{"/var/tmp", "/tmp"}));
   ::unsetenv("TMPDIR");
 }
 

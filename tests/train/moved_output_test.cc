@@ -2,22 +2,52 @@
 // through the program.
 #include "formats/checkpoint.h"
 #include "tests/cli/expect_refused.h"
+#include "tests/support/errors.h"
 #include "tests/support/tiny_run.h"
+#include "train/output_dir.h"
 
 namespace jackscrew {
 namespace {
+
+// In place of a directory a link to itself: as on a file system that has gone, nobody can say what
+// is there, root included.
+void make_unreachable(const fs::path& directory) {
+  fs::remove_all(directory);
+  fs::create_symlink(directory.filename(), directory);
+}
 
 class SlowMovedOutput : public ::testing::TestWithParam<const char*> {
  protected:
   SlowMovedOutput() : tiny_("moved_output") {}
 
   // Halts a run in `out` after its first checkpoint; what it prints goes to the file `said`.
-  std::unique_ptr<Child> halted() {
+  std::unique_ptr<Child> halted(const std::string& more = "") {
     return halted_run(tiny_.path("out"), "\"event\": \"save\"", [&] {
       fs::remove_all(tiny_.path("out"));
-      return std::make_unique<Child>(tiny_.train("out", settings_), tiny_.path("said"));
+      return std::make_unique<Child>(tiny_.train("out", settings_ + more), tiny_.path("said"));
     });
   }
+  // The same with a directory of its own for what it leaves elsewhere.
+  std::unique_ptr<Child> halted_with_temporaries(const std::string& more = "") {
+    fs::create_directories(tiny_.path("elsewhere"));
+    ::setenv("TMPDIR", tiny_.path("elsewhere").c_str(), 1);
+    auto child = halted(more);
+    ::unsetenv("TMPDIR");
+    return child;
+  }
+  // The checkpoint that a hint names, which lies there.
+  fs::path left_elsewhere() {
+    const std::string said = tiny_.text("said");
+    const size_t begin = said.find("resume=" + tiny_.path("elsewhere").string());
+    if (begin == std::string::npos) {
+      ADD_FAILURE() << said;
+      return {};
+    }
+    const fs::path checkpoint = said.substr(begin + 7, said.find(' ', begin) - begin - 7);
+    EXPECT_TRUE(is_checkpoint(checkpoint)) << said;
+    return checkpoint;
+  }
+  bool masters_are_files() const { return settings_.find("mmap") != std::string::npos; }
   void expect_whole(const std::string& output) {
     tiny_.must_train("whole", settings_);
     const bool adapter = fs::exists(tiny_.path("whole/adapter_model.safetensors"));
@@ -37,6 +67,14 @@ TEST(MovedOutput, ALinkToNothingIsRefused) {
   expect_refused(
       run(tiny.train("out") + kErrorsOnly), 2,
       {"/out is a link to nowhere, which cannot be reached", "hint: make that directory"});
+}
+
+TEST(MovedOutput, WhatCannotBeReachedIsAnError) {
+  const TinyRun tiny("unreachable_output");
+  OutputClaim claim(tiny.path("out"));
+  make_unreachable(tiny.path("out"));
+  expect_message(ErrorKind::generic, "cannot reach " + tiny.path("out").string() + ": ",
+                 [&] { claim.path(); });
 }
 
 // The run keeps to the directory that it claimed, and another one under the old name to its own.
@@ -85,7 +123,7 @@ TEST_P(SlowMovedOutput, AStopSaysWhereItGoesOn) {
 }
 
 TEST_P(SlowMovedOutput, ADirectoryThatWasRemovedIsMadeAgain) {
-  if (settings_.find("mmap") != std::string::npos) GTEST_SKIP() << "its masters were removed, too";
+  if (masters_are_files()) GTEST_SKIP() << "its masters were removed, too";
   const auto first = halted();
   fs::remove_all(tiny_.path("out"));
   first->signal(SIGCONT);
@@ -101,23 +139,76 @@ TEST_P(SlowMovedOutput, ADirectoryThatWasRemovedIsMadeAgain) {
   EXPECT_NE(again.out.find("finished"), std::string::npos) << again.out;
 }
 
-TEST_P(SlowMovedOutput, ALogThatWasRemovedIsWrittenAgain) {
+TEST_P(SlowMovedOutput, ALogThatWasRemovedOrRenamedIsWrittenAgain) {
+  const fs::path log = tiny_.path("out/train_log.jsonl");
+  for (const bool renamed : {false, true}) {
+    SCOPED_TRACE(renamed);
+    const auto first = halted();
+    if (renamed) {
+      fs::rename(log, log.string() + ".1");
+    } else {
+      fs::remove(log);
+    }
+    fs::remove(tiny_.path("out/recipe.yaml"));
+    first->signal(SIGCONT);
+    EXPECT_EQ(first->wait(), 0) << tiny_.text("said");
+    expect_whole("out");
+    EXPECT_EQ(tiny_.losses("out"), tiny_.losses("whole"));
+    EXPECT_TRUE(fs::exists(tiny_.path("out/recipe.yaml")));
+    const Outcome again = run(tiny_.train("out", settings_) + " 2>&1");
+    EXPECT_EQ(again.exit_code, 0) << again.out;
+    EXPECT_NE(again.out.find("nothing to do"), std::string::npos) << again.out;
+  }
+}
+
+// What took the log's place makes no report, and the result is whole all the same.
+TEST_P(SlowMovedOutput, AReportThatCannotBeMadeIsAWarning) {
+  const fs::path log = tiny_.path("out/train_log.jsonl");
   const auto first = halted();
-  fs::remove(tiny_.path("out/train_log.jsonl"));
-  fs::remove(tiny_.path("out/recipe.yaml"));
+  fs::rename(log, log.string() + ".1");
+  tiny_.file("out/train_log.jsonl", "");
   first->signal(SIGCONT);
   EXPECT_EQ(first->wait(), 0);
   expect_whole("out");
-  EXPECT_EQ(tiny_.losses("out"), tiny_.losses("whole"));
-  EXPECT_TRUE(fs::exists(tiny_.path("out/recipe.yaml")));
+  const std::string said = tiny_.text("said");
+  EXPECT_NE(said.find("report.html is not written: "), std::string::npos) << said;
+}
+
+// Whether the run is stopped or comes to its end.
+TEST_P(SlowMovedOutput, AStateIsLeftElsewhereIfTheDirectoryCannotBeReached) {
+  if (masters_are_files()) GTEST_SKIP() << "its masters were removed, too";
+  for (const bool is_stopped : {false, true}) {
+    SCOPED_TRACE(is_stopped);
+    const auto child = halted_with_temporaries();
+    make_unreachable(tiny_.path("out"));
+    if (is_stopped) child->signal(SIGTERM);
+    child->signal(SIGCONT);
+    EXPECT_EQ(child->wait(), is_stopped ? 130 : 1);
+    const fs::path checkpoint = left_elsewhere();
+    fs::remove_all(tiny_.path("again"));
+    tiny_.must_train("again", settings_ + " resume=" + checkpoint.string());
+    expect_whole("again");
+  }
+}
+
+// The best evaluation is not the last, and its checkpoint was in the directory.
+TEST_P(SlowMovedOutput, AStateIsLeftElsewhereWithoutTheBest) {
+  if (masters_are_files()) GTEST_SKIP() << "its masters were removed, too";
+  const auto child = halted_with_temporaries(
+      " load_best_model_at_end=true eval_steps=4 learning_rate=0.2 lr_scheduler_type=constant "
+      "warmup_steps=0 eval_data=" +
+      tiny_.eval_data());
+  fs::remove_all(tiny_.path("out"));
+  fs::create_directories(tiny_.path("out"));
+  child->signal(SIGCONT);
+  EXPECT_EQ(child->wait(), 1);
+  EXPECT_EQ(left_elsewhere().filename(), "checkpoint-40");
+  EXPECT_TRUE(fs::is_empty(tiny_.path("out")));
 }
 
 // Its own is gone, and another has its name: nothing is written there.
 TEST_P(SlowMovedOutput, ADirectoryOfAnotherIsLeftAlone) {
-  fs::create_directories(tiny_.path("elsewhere"));
-  ::setenv("TMPDIR", tiny_.path("elsewhere").c_str(), 1);
-  const auto first = halted();
-  ::unsetenv("TMPDIR");
+  const auto first = halted_with_temporaries();
   fs::remove_all(tiny_.path("out"));
   fs::create_directories(tiny_.path("out/checkpoint-8"));
   tiny_.file("out/model.safetensors", "mine");

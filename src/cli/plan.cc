@@ -15,6 +15,7 @@
 #include "session/adapter.h"
 #include "session/advice.h"
 #include "session/fit.h"
+#include "session/place.h"
 #include "session/rank_fit.h"
 #include "train/disk_plan.h"
 #include "train/run_exports.h"
@@ -113,7 +114,7 @@ void print_verdict(const Recipe& recipe, const SessionPlan& plan, const Device& 
   std::string needs;
   if (recipe.device_memory) {
     const int64_t budget = *recipe.device_memory;
-    needs = fmt::format("{}, device_memory is {}", human_bytes(peak, budget),
+    needs = fmt::format("{}, {} is {}", human_bytes(peak, budget), budget_option(recipe),
                         human_bytes(budget, peak));
   }
   if (recipe.host_memory) {

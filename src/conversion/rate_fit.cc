@@ -11,6 +11,7 @@
 #include "conversion/planned_source.h"
 #include "learners/learner.h"
 #include "model/weights.h"
+#include "session/place.h"
 #include "session/plan.h"
 #include "session/rank_plan.h"
 
@@ -121,8 +122,10 @@ bool rate_fits_a_run(const OptionSet& options) {
 
 void require_one_rate(const OptionSet& options) {
   if (!rate_fits_a_run(options) || !options.asks_for("bits")) return;
-  throw Error(ErrorKind::usage, "both bits and device_memory are set",
-              "keep one of them: device_memory asks for the highest rate with which the run fits");
+  const char* budget = options.is_word("device_memory") ? "rank_device_memory" : "device_memory";
+  throw Error(ErrorKind::usage, fmt::format("both bits and {} are set", budget),
+              fmt::format("keep one of them: {} asks for the highest rate with which the run fits",
+                          budget));
 }
 
 std::vector<StageLimit> limits_that_fit(const Recipe& recipe, const std::string& origin,
@@ -139,13 +142,14 @@ std::vector<StageLimit> limits_that_fit(const Recipe& recipe, const std::string&
   const RanksPlan fewest = rehearse_over(frugal, least.files);
   if (const auto rank = rank_beyond_budget(recipe, fewest)) {
     const Ledger& ledger = fewest.ranks[static_cast<size_t>(*rank)].ledger;
+    const std::string option = budget_option(of_rank(recipe, *rank));
     throw Error(
         ErrorKind::does_not_fit,
-        fmt::format("in the fewest bits that there are, this run needs {} ({}){}, budget {} "
-                    "(device_memory)",
+        fmt::format("in the fewest bits that there are, this run needs {} ({}){}, budget {} ({})",
                     human_bytes(ledger.peak), purposes_text(ledger), on_rank(recipe, *rank),
-                    human_bytes(budget_of(recipe, *rank))),
-        "raise device_memory, or lower sequence_len, micro_batch_size or the adapter's rank");
+                    human_bytes(budget_of(recipe, *rank)), option),
+        fmt::format("raise {}, or lower sequence_len, micro_batch_size or the adapter's rank",
+                    option));
   }
   // The copies of a stage have the same matrices.
   std::ranges::fill(room, std::numeric_limits<int64_t>::max());
@@ -163,11 +167,12 @@ void check_fits(const Recipe& recipe, const ModelFiles& written) {
   if (!rank) return;
   const int64_t peak = plan.ranks[static_cast<size_t>(*rank)].ledger.peak;
   const int64_t budget = budget_of(recipe, *rank);
-  throw Error(
-      ErrorKind::does_not_fit,
-      fmt::format("with what was written this run needs {}{}, budget {} (device_memory)",
-                  human_bytes(peak, budget), on_rank(recipe, *rank), human_bytes(budget, peak)),
-      "lower device_memory a little");
+  const std::string option = budget_option(of_rank(recipe, *rank));
+  throw Error(ErrorKind::does_not_fit,
+              fmt::format("with what was written this run needs {}{}, budget {} ({})",
+                          human_bytes(peak, budget), on_rank(recipe, *rank),
+                          human_bytes(budget, peak), option),
+              fmt::format("lower {} a little", option));
 }
 
 }  // namespace jackscrew

@@ -10,16 +10,21 @@ namespace jackscrew {
 
 namespace {
 
-// Changes of the task itself rather than of the way it is done.
-std::vector<Knob> last_resorts(const Recipe& recipe, const ModelFiles& files) {
+// `longest` and its halves, of `least` and more.
+Knob sequence_lengths(const Recipe& recipe, int64_t longest, int64_t least) {
   constexpr int64_t kShortestText = 64;  // tokens; of a shorter one little is left
-  const int64_t shortest = virtual_tokens(recipe) + kShortestText;
+  const int64_t shortest = std::max(least, virtual_tokens(recipe) + kShortestText);
   Knob shorter;
-  for (int64_t length = recipe.sequence_len / 2;
-       length >= shortest && length >= recipe.sequence_len / 4; length /= 2) {
+  for (int64_t length = longest; length >= shortest; length /= 2) {
     shorter.positions.push_back({fmt::format("sequence_len={}", length), "longer records are cut"});
   }
-  std::vector<Knob> knobs = {shorter};
+  return shorter;
+}
+
+// Changes of the task itself rather than of the way it is done.
+std::vector<Knob> last_resorts(const Recipe& recipe, const ModelFiles& files) {
+  std::vector<Knob> knobs = {
+      sequence_lengths(recipe, recipe.sequence_len / 2, recipe.sequence_len / 4)};
   for (Position& method : other_methods(recipe, files)) {
     knobs.push_back({"", {std::move(method)}});
   }
@@ -112,27 +117,34 @@ std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& fil
     }
     return std::nullopt;
   };
-  if (auto advice = alone(knobs_of(recipe, files))) return advice;
   // Several knobs together, one after another, each turned as far as that saves more.
   std::vector<Position> turned;
   int64_t saving = 0;
-  for (const Knob& knob : all_knobs(recipe, files)) {
-    std::vector<Position> with_this = turned;
-    for (const Position& position : knob.positions) {
-      std::vector<Position> tried = turned;
-      tried.push_back(position);
-      auto advice = try_together(run, tried);
-      if (!advice || advice->saving() <= saving) continue;
-      saving = advice->saving();
-      if (budget.holds(advice->device, advice->host)) {
-        return without_needless(run, budget, std::move(tried), std::move(*advice));
+  const auto together = [&](const std::vector<Knob>& knobs) -> std::optional<Advice> {
+    for (const Knob& knob : knobs) {
+      std::vector<Position> with_this = turned;
+      for (const Position& position : knob.positions) {
+        std::vector<Position> tried = turned;
+        tried.push_back(position);
+        auto advice = try_together(run, tried);
+        if (!advice || advice->saving() <= saving) continue;
+        saving = advice->saving();
+        if (budget.holds(advice->device, advice->host)) {
+          return without_needless(run, budget, std::move(tried), std::move(*advice));
+        }
+        with_this = std::move(tried);
       }
-      with_this = std::move(tried);
+      turned = std::move(with_this);
     }
-    turned = std::move(with_this);
-  }
+    return std::nullopt;
+  };
+  if (auto advice = alone(knobs_of(recipe, files))) return advice;
+  if (auto advice = together(all_knobs(recipe, files))) return advice;
   // What fits alone may save less than others that were turned before it.
-  return alone(last_resorts(recipe, files));
+  if (auto advice = alone(last_resorts(recipe, files))) return advice;
+  const std::vector<Knob> much_shorter = {sequence_lengths(recipe, recipe.sequence_len / 8, 0)};
+  if (auto advice = alone(much_shorter)) return advice;
+  return together(much_shorter);
 }
 
 }  // namespace jackscrew

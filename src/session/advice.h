@@ -28,8 +28,9 @@ std::vector<Advice> memory_advice(const Recipe& recipe, const ModelFiles& files,
                                   const SessionPlan& plan);
 
 // The change that keeps the run within `budget` at the least cost: one knob, or several together;
-// shorter sequences and other methods come last. nullopt when no change does. `plan` and `budget`
-// are those of `place`, see rehearse_with().
+// shorter sequences and other methods come last, and very last sequences shorter than those that
+// memory_advice() has. nullopt when no change that is tried does. `plan` and `budget` are those of
+// `place`, see rehearse_with().
 std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& files,
                                      const SessionPlan& plan, const MemoryBudget& budget,
                                      const std::optional<Place>& place = std::nullopt);

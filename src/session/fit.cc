@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "session/advice.h"
 #include "session/knobs.h"
+#include "session/place.h"
 
 namespace jackscrew {
 
@@ -21,18 +22,26 @@ std::optional<Fit> fastest_of_method(const Recipe& recipe, const ModelFiles& fil
   return std::nullopt;
 }
 
+// The storage with which a use that trains nothing takes less, as a part of a hint; empty: none.
+const char* storage_hint(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
+                         const SessionPlan& plan, const MemoryBudget& budget) {
+  // What is kept as it is may lie in the map of its file, and then takes nothing.
+  const auto kept = rehearse_use_with(recipe, files, "storage=keep", use);
+  if (kept && budget.holds(kept->ledger.peak, kept->host.peak)) return ", set storage=keep,";
+  const auto halved = rehearse_use_with(recipe, files, "storage=bf16", use);
+  return halved && halved->ledger.peak < plan.ledger.peak ? ", set storage=bf16," : "";
+}
+
 std::string hint_for(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                      const SessionPlan& plan, const MemoryBudget& budget) {
   if (!use.training) {
-    std::optional<SessionPlan> halved;
-    if (!use.compares) halved = rehearse_use_with(recipe, files, "storage=bf16", use);
-    const bool helps = halved && halved->ledger.peak < plan.ledger.peak;
+    const char* storage = use.compares ? "" : storage_hint(recipe, files, use, plan, budget);
     return fmt::format("{}{} or {}", recipe.device_memory ? "raise it" : "close other programs",
-                       helps ? ", set storage=bf16," : "", use.remedy);
+                       storage, use.remedy);
   }
   const auto advice = fitting_advice(recipe, files, plan, budget, use.place);
   if (!advice) {
-    return "no settings would fit; `jackscrew plan` shows what takes the memory";
+    return "no settings that were tried would fit; `jackscrew plan` shows what takes the memory";
   }
   return fmt::format("{} needs {}", advice->settings, advice->needs());
 }
@@ -83,8 +92,8 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
                        human_bytes(*budget.host, host)));
   }
   if (budget.device && peak > *budget.device) {
-    refuse(fmt::format("{}, budget {} (device_memory)", needed(*budget.device),
-                       human_bytes(*budget.device, peak)));
+    refuse(fmt::format("{}, budget {} ({})", needed(*budget.device),
+                       human_bytes(*budget.device, peak), budget_option(recipe)));
   }
   const auto device = open_device(recipe);
   const std::optional<int64_t> own = device->bookable_memory();

@@ -14,6 +14,8 @@ namespace jackscrew {
 
 namespace {
 
+constexpr const char* kRankMemory = "rank_device_memory";
+
 // A stage's time is taken to be that of its products, in proportion to their weights.
 struct Times {
   int64_t block = 0;
@@ -64,7 +66,7 @@ Layout layout_of(const Recipe& recipe, int ranks) {
         "give one for each rank, or leave it out");
   };
   require_each("rank_devices", recipe.rank_devices.size());
-  require_each("rank_device_memory", recipe.rank_device_memory.size());
+  require_each(kRankMemory, recipe.rank_device_memory.size());
   const Layout layout =
       Layout::of(ranks, narrow<int>(recipe.pipeline_stages), recipe.data_parallel);
   check_lanes(recipe, layout.lanes);
@@ -81,9 +83,13 @@ Recipe of_rank(const Recipe& recipe, int rank) {
   }
   if (!own.rank_device_memory.empty()) {
     own.device_memory = own.rank_device_memory.at(at);
-    own.options.set("device_memory", fmt::format("{}B", *own.device_memory), "rank_device_memory");
+    own.options.set("device_memory", fmt::format("{}B", *own.device_memory), kRankMemory);
   }
   return own;
+}
+
+std::string budget_option(const Recipe& recipe) {
+  return recipe.options.origin("device_memory") == kRankMemory ? kRankMemory : "device_memory";
 }
 
 std::vector<int64_t> fastest_blocks(const ModelConfig& config, const std::vector<int64_t>& most) {

@@ -48,6 +48,9 @@ void check_lanes(const Recipe& recipe, int64_t lanes);
 Layout layout_of(const Recipe& recipe, int ranks);
 // The recipe with `device` and `device_memory` as they are for one rank.
 Recipe of_rank(const Recipe& recipe, int rank);
+// The option that the recipe's device_memory comes from: after of_rank() it may be that of all
+// ranks.
+std::string budget_option(const Recipe& recipe);
 // The split of blocks into stages, as Place::stage_split: the recipe's or, where it has none, the
 // one whose slowest stage is fastest. Throws Error(usage) where the blocks do not add up to the
 // model's, or are fewer than the stages.

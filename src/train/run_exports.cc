@@ -18,6 +18,7 @@
 #include "quant/row_encoders.h"
 #include "report/event_log.h"
 #include "report/report.h"
+#include "session/plan.h"
 #include "train/output_dir.h"
 #include "train/run_start.h"
 
@@ -176,6 +177,13 @@ void check_exports(const Recipe& recipe, const ModelFiles& files) {
     throw Error(ErrorKind::usage,
                 "export asks for a model, but the adapter of random weights has none",
                 "leave export out, or train a model that has weights, without init=random");
+  }
+  if (virtual_tokens(recipe) > 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("export={}: a soft prompt is no part of a weight and cannot be merged",
+                            recipe.exports.front().text),
+                "leave export out: generate, chat and eval take the result as adapter=DIR beside "
+                "the model");
   }
   export_bytes(recipe, files, {});
 }

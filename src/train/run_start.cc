@@ -342,14 +342,18 @@ void refuse_checkpoint(const fs::path& checkpoint, const Recipe& recipe, const E
   if (recipe.resume != "auto" || !damaged) throw Error(error);
   const fs::path before = usable_before(checkpoint, recipe.output_dir);
   const std::string older =
-      before.empty() ? ""
-                     : fmt::format("resume={} continues from there; ", shell_word(before.string()));
+      before.empty()
+          ? ""
+          : fmt::format("resume={}{} continues from there; ", shell_word(before.string()),
+                        has_result(recipe.output_dir) ? " overwrite=true" : "");
   throw Error(error.kind(), error.what(),
               fmt::format("{}overwrite=true starts over; repair it, or move it away", older));
 }
 
 void refuse_states(const fs::path& checkpoint, const Recipe& recipe, const Error& error) {
-  const std::vector<OptionChange> changes = changed_options(checkpoint, recipe.options);
+  std::vector<OptionChange> changes = changed_options(checkpoint, recipe.options);
+  // A longer run goes on from the same states.
+  std::erase_if(changes, [](const OptionChange& change) { return is_length(change.name); });
   if (changes.empty()) refuse_checkpoint(checkpoint, recipe, error);
   std::vector<std::string> texts;
   for (const OptionChange& change : changes) texts.push_back(change.text(kCheckpointTime));

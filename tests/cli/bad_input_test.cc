@@ -210,6 +210,28 @@ TEST_F(SlowBadInput, Checkpoints) {
   tiny_.must_train("out", saving);
 }
 
+// What the hint says goes on, where a result is there, too.
+TEST_F(SlowBadInput, TheNewestCheckpointOfAFinishedRun) {
+  const std::string saving = "save_steps=2 save_total_limit=3 ";
+  tiny_.must_train("out", saving + "max_steps=4");
+  const fs::path state = tiny_.path("out/checkpoint-4/state.safetensors");
+  std::string bytes = read_text(state);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+  write_text_atomic(state, bytes);
+  const std::string longer = saving + "max_steps=6 ";
+  const std::string way_out =
+      "resume=" + tiny_.path("out/checkpoint-2").string() + " overwrite=true";
+  expect_unchanged(longer, 5,
+                   {"state.safetensors is corrupt: checksum mismatch",
+                    "hint: " + way_out + " continues from there; "});
+  fs::rename(tiny_.path("out/checkpoint-4/recipe.yaml"), tiny_.path("recipe"));
+  expect_unchanged(
+      longer, 5,
+      {"checkpoint-4 has no recipe.yaml", "hint: " + way_out + " continues from there; "});
+  tiny_.must_train("out", longer + way_out);
+  EXPECT_EQ(tiny_.events("out", "end").back()["step"], 6);
+}
+
 // Masters in files are bound to their checkpoint, byte for byte.
 TEST_F(SlowBadInput, Masters) {
   const std::string saving =

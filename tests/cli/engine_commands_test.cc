@@ -195,6 +195,7 @@ TEST(Plan, OneRankHasADeviceAndABudgetOfItsOwn) {
   };
   EXPECT_EQ(of_rank("").exit_code, 3);
   EXPECT_NE(of_rank("").out.find("does not fit"), std::string::npos);
+  EXPECT_NE(of_rank("").out.find(", rank_device_memory is 10.0 KiB"), std::string::npos);
   EXPECT_EQ(nlohmann::json::parse(of_rank(" --json").out)["fits"], false);
   EXPECT_EQ(of_rank(" device_memory=1GiB").exit_code, 3);
   EXPECT_EQ(of_rank(" --fit").exit_code, 3);

@@ -151,7 +151,12 @@ TEST_F(SlowQuantiseStorage, MixesTypesThatFitAPipeline) {
     EXPECT_LE(fits.at(rank), budgets[rank]);
     EXPECT_GT(fits.at(rank), budgets[rank] - (seven[rank] - five[rank]) / 4);
   }
-  refused(run_of + " format=gguf rank_device_memory=1GiB,60KiB", 3, {"fewest bits", "on rank 1"});
+  refused(run_of + " format=gguf rank_device_memory=1GiB,60KiB", 3,
+          {"fewest bits", "on rank 1", "KiB (rank_device_memory)", "raise rank_device_memory"});
+  refused(run_of + " format=gguf device_memory=60KiB", 3,
+          {"KiB (device_memory)", "raise device_memory"});
+  refused(run_of + " format=gguf bits=5 rank_device_memory=1GiB,1GiB", 2,
+          {"both bits and rank_device_memory are set"});
   refused(run_of + " format=gguf rank_device_memory=1GiB", 2, {"rank_device_memory has 1 entry"});
 }
 

@@ -42,5 +42,36 @@ TEST(Knobs, LeaveOutSamplesWhoseCacheOutgrowsAStep) {
   EXPECT_FALSE(offers("sequence_len=1024"));
 }
 
+// `plan` lists halves and quarters of sequences; where none of them fits, shorter ones still may.
+TEST(Knobs, GoDownToShortSequencesWhereNothingElseFits) {
+  const ModelFiles files = open_model("llama-130m");
+  const auto recipe_with = [](int64_t length) {
+    return make_recipe(
+        settings_of("model=llama-130m init=random tokenizer=bytes method=qlora "
+                    "optimizer=adamw_8bit update=fused max_grad_norm=0 threads=1 lora_rank=1 "
+                    "gradient_checkpointing=true lora_target=q_proj report_samples=0 "
+                    "sequence_len=" +
+                    std::to_string(length)));
+  };
+  const auto plan_of = [&](int64_t length) {
+    const Recipe recipe = recipe_with(length);
+    return Session::rehearse(recipe, files, training_use(recipe));
+  };
+  const Recipe recipe = recipe_with(1024);
+  const SessionPlan plan = plan_of(1024);
+  for (const int64_t length : {128, 64}) {
+    const int64_t enough = plan_of(length).ledger.peak;
+    const auto advice = fitting_advice(recipe, files, plan, {enough, {}, {}});
+    ASSERT_TRUE(advice.has_value()) << length;
+    EXPECT_EQ(advice->settings, fmt::format("sequence_len={}", length));
+    EXPECT_EQ(advice->device, enough);
+  }
+  const int64_t least = plan_of(64).ledger.peak;
+  EXPECT_FALSE(fitting_advice(recipe, files, plan, {least - 1, {}, {}}).has_value());
+  for (const Advice& listed : memory_advice(recipe, files, plan)) {
+    EXPECT_NE(listed.settings, "sequence_len=128");
+  }
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -5,6 +5,7 @@
 
 #include "base/map_guard.h"
 #include "quant/plain.h"
+#include "session/fit.h"
 #include "session/stage_loader.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
@@ -118,6 +119,34 @@ TEST_F(MappedWeights, AreRefusedWhereThereCanBeNone) {
   const Recipe coarse = make_recipe({"storage=bf16", "weights=mmap"});
   expect_message(ErrorKind::usage, "weights=mmap, but storage=bf16 is not what the file has",
                  [&] { Session::rehearse(coarse, files_, train_); });
+}
+
+TEST_F(MappedWeights, AreAWayOutWhereOtherStorageDoesNotFit) {
+  const auto recipe_with = [](const std::string& storage, int64_t budget) {
+    return make_recipe({"storage=" + storage, fmt::format("device_memory={}B", budget)});
+  };
+  const auto plan = [&](const std::string& storage) {
+    return Session::rehearse(make_recipe({"storage=" + storage}), files_, look_);
+  };
+  const int64_t kept = plan("keep").ledger.peak;
+  const SessionPlan narrow = plan("bf16");
+  ASSERT_LT(kept, narrow.ledger.peak);
+  const auto hint = [&](int64_t budget) {
+    return hint_of(error_of(ErrorKind::does_not_fit, [&] {
+      require_fit(recipe_with("bf16", budget), files_, look_, narrow);
+    }));
+  };
+  EXPECT_EQ(hint(kept), "raise it, set storage=keep, or take a smaller sequence_len");
+  EXPECT_EQ(hint(kept - 1), "raise it or take a smaller sequence_len");
+}
+
+TEST_F(MappedWeights, MayBeThoseThatAStorageLeaves) {
+  const auto mapped = [&](const char* storage) {
+    return Session::rehearse(make_recipe({storage, "weights=mmap"}), files_, look_).mapped_bytes;
+  };
+  EXPECT_EQ(mapped("storage=f32"), mapped("storage=keep"));  // as the file has them
+  EXPECT_GT(mapped("storage=nf4"), 0);                       // embedding and head
+  EXPECT_LT(mapped("storage=nf4"), mapped("storage=keep"));
 }
 
 TEST(LiesAsStorage, GoesByOrderAndAlignment) {

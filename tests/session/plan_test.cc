@@ -461,7 +461,7 @@ TEST(Plan, RequireFitNamesTheChange) {
   check(peak_of("int8") - 1, "storage=nf4 needs");
   check(peak_of("nf4") - 1,
         "micro_batch_size=1 gradient_accumulation_steps=4 sequence_len=256 needs");
-  check(1000, "no settings would fit");
+  check(1000, "no settings that were tried would fit");
 }
 
 TEST(Plan, JsonHasTheSettledShape) {

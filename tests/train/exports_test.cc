@@ -169,7 +169,8 @@ TEST_F(SlowExports, AreRefusedBeforeTraining) {
           {"export=hf:q4_k_m: storage=q4_k_m cannot be written to a Hugging Face directory"});
   refused(lora("export=gguf:nf4"), 2, {"storage=nf4 cannot be written to a GGUF file"});
   refused(over_base("method=prompt export=gguf"), 2,
-          {"export=gguf: a soft prompt is no part of a weight"});
+          {"export=gguf: a soft prompt is no part of a weight",
+           "hint: leave export out: generate, chat and eval take the result as adapter=DIR"});
   refused("method=lora export=gguf", 2, {"adapter of random weights"});
   const std::string dynamic = tiny_.file("dynamic.json", R"({
       "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 260,

@@ -155,6 +155,8 @@ TEST(Opening, EachRankHasAGpuOfItsOwn) {
   EXPECT_EQ(device(listed, 3), "cuda:0");
   const Recipe recipe = make_recipe(settings_of(tiny.settings(listed)));
   EXPECT_EQ(of_rank(recipe, 1).device_memory, 2 * kGiB);
+  EXPECT_EQ(budget_option(of_rank(recipe, 1)), "rank_device_memory");
+  EXPECT_EQ(budget_option(recipe), "device_memory");
   expect_message(ErrorKind::usage, "rank_devices has 4 entries for 2 ranks",
                  [&] { layout_of(recipe, 2); });
 }

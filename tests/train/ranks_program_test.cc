@@ -268,6 +268,8 @@ TEST_F(SlowRanksProgram, TheRankThatDoesNotFitIsNamed) {
         2, tiny_.train("run", fmt::format("max_steps=2 rank_device_memory={}", budgets)));
     EXPECT_EQ(outcome.exit_code, 3) << outcome.out;
     EXPECT_NE(outcome.out.find(fmt::format("error: {}", rank)), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find(", budget 900.0 KiB (rank_device_memory)"), std::string::npos)
+        << outcome.out;
   }
 }
 

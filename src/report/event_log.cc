@@ -7,28 +7,43 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/map_guard.h"
 
 namespace jackscrew {
 
 namespace {
 
-// Calls use(event, line) for every valid line.
+// A map's pages are given back after so many bytes.
+constexpr size_t kReadAtOnce = size_t{1} << 20;
+
+// Calls use(line) for every line of a file; none when there is no file.
 template <class Use>
-void for_events(const fs::path& path, const Use& use) {
+void for_lines(const fs::path& path, const Use& use) {
   if (!fs::exists(path)) return;
-  const std::string text = read_text(path);
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  size_t released = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line(text.data() + begin, end - begin);
+    use(text.substr(begin, end - begin));
     begin = end + 1;
-    auto event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!event.is_object()) continue;
-    const auto step = event.find("step");
-    const auto kind = event.find("event");
-    if (step == event.end() || !step->is_number_integer()) continue;
-    if (kind == event.end() || !kind->is_string()) continue;
-    use(std::move(event), line);
+    if (begin - released < kReadAtOnce) continue;
+    file.release(released, begin - released);
+    released = begin;
   }
+  check_map(bytes.data());
+}
+
+// The event of a line; nullopt where the line is not valid.
+std::optional<nlohmann::json> event_of(std::string_view line) {
+  auto event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!event.is_object()) return std::nullopt;
+  const auto step = event.find("step");
+  const auto kind = event.find("event");
+  if (step == event.end() || !step->is_number_integer()) return std::nullopt;
+  if (kind == event.end() || !kind->is_string()) return std::nullopt;
+  return std::optional(std::move(event));
 }
 
 // Whether a run itself writes such events; a learner's have names of their own.
@@ -52,49 +67,59 @@ std::string held_out_of(const nlohmann::json& start) {
 // Rewrites `path` with only the events up to `resumed_step` (none without it); returns the step of
 // the last one.
 int64_t keep_events(const fs::path& path, std::optional<int64_t> resumed_step) {
-  std::string kept;
+  AtomicFile kept(path);
+  FileWriter writer(kept.path());
   int64_t last_step = 0;
   if (resumed_step) {
-    for_events(path, [&](const nlohmann::json& event, std::string_view line) {
-      const auto step = event["step"].get<int64_t>();
+    for_lines(path, [&](std::string_view line) {
+      const auto event = event_of(line);
+      if (!event) return;
+      const auto step = event->at("step").get<int64_t>();
       if (step < 0 || step > *resumed_step) return;
       // What a learner did as the next step began, it will do again.
-      if (step == *resumed_step && !is_of_run(event)) return;
-      kept.append(line).push_back('\n');
+      if (step == *resumed_step && !is_of_run(*event)) return;
+      writer.write(line);
+      writer.write("\n");
       last_step = std::max(last_step, step);
     });
   }
-  write_text_atomic(path, kept);
+  writer.close();
+  kept.commit();
   return last_step;
 }
 
 }  // namespace
 
-std::vector<nlohmann::json> read_events(const fs::path& path) {
-  std::vector<nlohmann::json> events;
-  for_events(path,
-             [&](nlohmann::json event, std::string_view) { events.push_back(std::move(event)); });
-  return events;
+void for_events(const fs::path& path, const EventUse& use) {
+  for_lines(path, [&](std::string_view line) {
+    if (const auto event = event_of(line)) use(*event);
+  });
 }
 
-std::string held_out_fingerprint(const std::vector<nlohmann::json>& events) {
-  const auto last = std::find_if(events.rbegin(), events.rend(), is_start);
-  return last == events.rend() ? std::string() : held_out_of(*last);
-}
-
-void drop_other_evaluations(std::vector<nlohmann::json>& events) {
-  const std::string now = held_out_fingerprint(events);
+void for_comparable_events(const fs::path& path, const EventUse& use) {
+  const std::string now = held_out_fingerprint(path);
   std::string then;
-  std::erase_if(events, [&](const nlohmann::json& event) {
+  for_events(path, [&](const nlohmann::json& event) {
     if (is_start(event)) then = held_out_of(event);
     const bool is_other = !now.empty() && !then.empty() && then != now;
-    return is_other && event["event"] == event_name(EventKind::eval);
+    if (!is_other || event["event"] != event_name(EventKind::eval)) use(event);
   });
+}
+
+std::string held_out_fingerprint(const fs::path& path) {
+  std::string held_out;
+  for_lines(path, [&](std::string_view line) {
+    // Parsing the lines of all steps would take most of the time.
+    if (line.find(event_name(EventKind::start)) == std::string_view::npos) return;
+    const auto event = event_of(line);
+    if (event && is_start(*event)) held_out = held_out_of(*event);
+  });
+  return held_out;
 }
 
 int64_t logged_until(const fs::path& path, int64_t step) {
   std::optional<int64_t> logged;
-  for_events(path, [&](nlohmann::json event, std::string_view) {
+  for_events(path, [&](const nlohmann::json& event) {
     const auto at = event["step"].get<int64_t>();
     const bool begins = is_start(event) && !logged;
     if (at <= step && (begins || event["event"] == event_name(EventKind::step))) logged = at;

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "base/file.h"
 #include "base/json_object.h"
@@ -21,19 +21,22 @@ enum class EventKind { start, step, eval, save, warn, end, memory, booked, sampl
 
 const char* event_name(EventKind kind);
 
-// The events of a log in order, each an object with a name as `event` and an integer `step`;
-// invalid lines, such as one torn by a crash, are skipped. Empty when there is no file.
-std::vector<nlohmann::json> read_events(const fs::path& path);
+using EventUse = std::function<void(const nlohmann::json& event)>;
+
+// Calls use(event) for the events of a log in order, each an object with a name as `event` and an
+// integer `step`; invalid lines, such as one torn by a crash, are skipped. None when there is no
+// file. A log may have a line for each of a million steps: no more than one event is held.
+void for_events(const fs::path& path, const EventUse& use);
+
+// The same without evaluations of other data than those that the last `start` names: the losses of
+// two texts cannot be compared. Where a `start` does not say, they are taken for the same.
+void for_comparable_events(const fs::path& path, const EventUse& use);
 
 // In `start` events: what is held out for evaluation.
 inline constexpr const char* kHeldOutFingerprint = "eval_data_fingerprint";
 
 // The fingerprint in the last `start` of a log; empty: it does not say.
-std::string held_out_fingerprint(const std::vector<nlohmann::json>& events);
-
-// Removes evaluations of other data than those that the last `start` names: the losses of two texts
-// cannot be compared. Where a `start` does not say, they are taken for the same.
-void drop_other_evaluations(std::vector<nlohmann::json>& events);
+std::string held_out_fingerprint(const fs::path& path);
 
 // The step, at most `step`, up to which the log covers steps: that of its last step line or, if it
 // has none, the one at which it began. `step` where there is no log.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -37,67 +38,128 @@ std::string text(const json& event, const char* key) {
   return text_if_any(event, key).value_or("");
 }
 
+// Events are added in order, and what the page shows of each is kept: a run may log a million
+// steps.
 class Report {
  public:
-  Report(std::string title, const std::vector<json>& events)
-      : title_(std::move(title)), events_(events) {
-    for (const json& event : events_) {
-      const std::string kind = text(event, "event");
-      if (kind == "start") start_ = &event;
-      if (kind == "memory") memory_ = &event;
-      // A run that had ended may go on.
-      ended_ = kind == "end" || (ended_ && kind != "start");
-      if (kind == "end" || kind == "start") result_step_ = number(event, "result_step");
-    }
+  void add(const json& event) {
+    const std::string kind = text(event, "event");
+    const double step = number(event, "step").value_or(0);
+    const std::optional<double> time = number(event, "time");
+    if (is_empty_) begun_ = time;
+    is_empty_ = false;
+    last_step_ = step;
+    if (time) add_time(kind, *time);
+    // Not every step has a line in the log, but a step that was saved has been done.
+    if (kind == "step" || kind == "save" || kind == "end")
+      steps_done_ = std::max(steps_done_, step);
+    // A run that had ended may go on.
+    ended_ = kind == "end" || (ended_ && kind != "start");
+    if (kind == "end" || kind == "start") result_step_ = number(event, "result_step");
+    // Those of the present result: a run that writes another removes them.
+    if (kind == "end") exports_.clear();
+    if (kind == "start") start_ = event;
+    if (kind == "memory") memory_ = event;
+    if (kind == "step") add_step(step, event);
+    if (kind == "eval") add_evaluation(step, event);
+    if (kind == "booked") add_booked(step, event);
+    if (kind == "warn") warnings_.push_back(text(event, "message"));
+    if (kind == "sample") add_sample(step, event);
+    if (kind == "rank") ranks_.push_back(event);
+    if (kind == "refresh") add_refresh(step, event);
+    if (kind == "export") exports_[fs::path(text(event, "path")).filename().string()] = event;
   }
+  bool is_empty() const { return is_empty_; }
 
-  std::string page(const std::string& recipe_yaml) const {
-    std::string body = fmt::format("<h1>{}</h1>\n<p class=\"lead\">{}</p>\n", html_text(title_),
-                                   html_text(lead()));
+  std::string page(const std::string& title, const std::string& recipe_yaml) const {
+    std::string body =
+        fmt::format("<h1>{}</h1>\n<p class=\"lead\">{}</p>\n", html_text(title), html_text(lead()));
     body += numbers() + warnings() + "<div class=\"charts\">\n" + charts() + "</div>\n" +
             samples() + exports() + ranks() + subspaces() + environment();
     if (!recipe_yaml.empty()) {
       body += fmt::format("<details><summary>Recipe</summary><pre>{}</pre></details>\n",
                           html_text(recipe_yaml));
     }
-    return html_page(title_, body);
+    return html_page(title, body);
   }
 
  private:
-  // Calls use(step, event) for the events of a kind.
-  template <class Use>
-  void each(const char* kind, const Use& use) const {
-    for (const json& event : events_) {
-      if (text(event, "event") == kind) use(number(event, "step").value_or(0), event);
+  // Of a step that was logged; not a number where the log does not say.
+  struct LoggedStep {
+    double step, loss, learning_rate, grad_norm, tokens_per_second;
+  };
+  // The bytes of each purpose from a moment on; see Memory.
+  struct Booked {
+    double step;
+    std::array<double, kPurposes> bytes;
+  };
+  struct Answers {
+    // Missing: of a run that has not come so far.
+    std::optional<std::string> prompt, expected, before, after;
+  };
+  // Of a matrix's subspace, the last of them.
+  struct Refreshes {
+    int64_t count = 0;
+    double overlap = 0, step = 0, next = 0;
+  };
+
+  // The time between each process's start and the end of its run or its last event, summed. A
+  // finished run's exports and late answers may be written much later.
+  void add_time(const std::string& kind, double time) {
+    if (kind == "start") time_before_ = time;
+    if (!time_before_) return;
+    training_seconds_ = training_seconds_.value_or(0) + std::max(0.0, time - *time_before_);
+    time_before_ = kind == "end" ? std::nullopt : std::optional(time);
+  }
+  void add_step(double step, const json& event) {
+    const auto value = [&](const char* key) { return number(event, key).value_or(NAN); };
+    steps_.push_back({step, value("loss"), value("learning_rate"), value("grad_norm"),
+                      value("tokens_per_second")});
+  }
+  void add_evaluation(double step, const json& event) {
+    if (const auto loss = number(event, "eval_loss")) evaluations_.push_back({step, *loss});
+  }
+  void add_booked(double step, const json& event) {
+    Booked& booked = booked_.emplace_back();
+    booked.step = step;
+    for (int purpose = 0; purpose < kPurposes; ++purpose) {
+      const char* name = purpose_name(static_cast<Purpose>(purpose));
+      booked.bytes[static_cast<size_t>(purpose)] = number(event, name).value_or(0);
     }
   }
-  std::vector<ChartPoint> points(const char* kind, const char* key) const {
+  void add_sample(double step, const json& event) {
+    Answers& answers = answers_[static_cast<int64_t>(number(event, "index").value_or(0))];
+    answers.prompt = text_if_any(event, "prompt");
+    answers.expected = text_if_any(event, "expected");
+    (step == 0 ? answers.before : answers.after) = text_if_any(event, "answer");
+  }
+  void add_refresh(double step, const json& event) {
+    Refreshes& of = refreshes_[text(event, "weight")];
+    ++of.count;
+    of.step = step;
+    of.overlap = number(event, "overlap").value_or(0);
+    of.next = number(event, "next").value_or(step);
+  }
+
+  std::vector<ChartPoint> points(double LoggedStep::*value) const {
     std::vector<ChartPoint> out;
-    each(kind, [&](double step, const json& event) {
-      if (const auto value = number(event, key)) out.push_back({step, *value});
-    });
+    out.reserve(steps_.size());
+    for (const LoggedStep& step : steps_) {
+      if (!std::isnan(step.*value)) out.push_back({step.step, step.*value});
+    }
     return out;
   }
 
   std::string lead() const {
-    if (start_ == nullptr) return "no step has been done";
+    if (!start_) return "no step has been done";
     return fmt::format("{}, {} of {} parameters learn, method {}", text(*start_, "model"),
                        human_count(static_cast<int64_t>(number(*start_, "trained").value_or(0))),
                        human_count(static_cast<int64_t>(number(*start_, "parameters").value_or(0))),
                        text(*start_, "method"));
   }
 
-  // Not every step has a line in the log, but a step that was saved has been done.
-  double steps_done() const {
-    double done = 0;
-    for (const char* kind : {"step", "save", "end"}) {
-      each(kind, [&](double step, const json&) { done = std::max(done, step); });
-    }
-    return done;
-  }
   std::string loss_label(double step) const {
-    return step == steps_done() ? "loss of the last step"
-                                : fmt::format("loss of step {:.0f}", step);
+    return step == steps_done_ ? "loss of the last step" : fmt::format("loss of step {:.0f}", step);
   }
 
   std::string numbers() const {
@@ -106,7 +168,7 @@ class Report {
       out +=
           fmt::format("<div><b>{}</b><span>{}</span></div>\n", html_text(value), html_text(what));
     };
-    if (const auto evals = points("eval", "eval_loss"); !evals.empty()) {
+    if (const std::vector<ChartPoint>& evals = evaluations_; !evals.empty()) {
       const auto best = std::min_element(evals.begin(), evals.end(),
                                          [](const auto& a, const auto& b) { return a.y < b.y; });
       // What the result has, where that is of another step than the last.
@@ -126,87 +188,64 @@ class Report {
         add(fmt::format("{:.4f}", best->y), fmt::format("the best, at step {:.0f}", best->x));
       }
     }
-    const auto losses = points("step", "loss");
-    if (!losses.empty()) add(fmt::format("{:.4f}", losses.back().y), loss_label(losses.back().x));
-    add(fmt::format("{:.0f} of {}", steps_done(),
-                    start_ == nullptr ? "?" : text(*start_, "total_steps")),
-        ended_ ? "steps" : "steps so far");
-    if (const auto speeds = points("step", "tokens_per_second"); !speeds.empty()) {
-      std::vector<double> sorted;
-      for (const ChartPoint& point : speeds) sorted.push_back(point.y);
-      std::sort(sorted.begin(), sorted.end());
-      add(fmt::format("{:.0f}", sorted[sorted.size() / 2]), "tokens a second (median)");
+    if (const auto losses = points(&LoggedStep::loss); !losses.empty()) {
+      add(fmt::format("{:.4f}", losses.back().y), loss_label(losses.back().x));
     }
-    if (const auto seconds = training_seconds()) add(human_duration(*seconds), "in training");
+    add(fmt::format("{:.0f} of {}", steps_done_, start_ ? text(*start_, "total_steps") : "?"),
+        ended_ ? "steps" : "steps so far");
+    if (auto speeds = points(&LoggedStep::tokens_per_second); !speeds.empty()) {
+      std::ranges::sort(speeds, {}, &ChartPoint::y);
+      add(fmt::format("{:.0f}", speeds[speeds.size() / 2].y), "tokens a second (median)");
+    }
+    if (training_seconds_) add(human_duration(*training_seconds_), "in training");
     if (const auto peak = peak_bytes("device")) add(human_bytes(*peak), "memory at its peak");
     return "<div class=\"numbers\">\n" + out + "</div>\n";
   }
 
-  // The time between each process's start and the end of its run or its last event, summed. A
-  // finished run's exports and late answers may be written much later.
-  std::optional<double> training_seconds() const {
-    double total = 0;
-    std::optional<double> before;  // of a run that goes on
-    bool any = false;
-    for (const json& event : events_) {
-      const auto time = number(event, "time");
-      if (!time) continue;
-      const std::string kind = text(event, "event");
-      if (kind == "start") before = time;
-      if (!before) continue;
-      any = true;
-      total += std::max(0.0, *time - *before);
-      before = kind == "end" ? std::nullopt : time;
-    }
-    return any ? std::optional(total) : std::nullopt;
-  }
-
   std::optional<int64_t> peak_bytes(const char* place) const {
-    if (memory_ == nullptr || !memory_->contains(place)) return std::nullopt;
+    if (!memory_ || !memory_->contains(place)) return std::nullopt;
     const auto peak = number((*memory_)[place], "peak");
     return peak ? std::optional(static_cast<int64_t>(*peak)) : std::nullopt;
   }
 
   std::string warnings() const {
     std::string out;
-    each("warn", [&](double, const json& event) {
-      out += fmt::format("<p class=\"warning\">{}</p>\n", html_text(text(event, "message")));
-    });
+    for (const std::string& warning : warnings_) {
+      out += fmt::format("<p class=\"warning\">{}</p>\n", html_text(warning));
+    }
     return out;
   }
 
   std::string charts() const {
-    const auto evals = points("eval", "eval_loss");
-    std::string out = line_chart({.title = "Loss",
-                                  .series = {{"of the step", 1, points("step", "loss")},
-                                             {"held out", 2, evals, evals.size() <= 60}}});
+    std::string out =
+        line_chart({.title = "Loss",
+                    .series = {{"of the step", 1, points(&LoggedStep::loss)},
+                               {"held out", 2, evaluations_, evaluations_.size() <= 60}}});
     out += line_chart({.title = "Learning rate",
                        .from_zero = true,
-                       .series = {{"", 3, points("step", "learning_rate")}}});
+                       .series = {{"", 3, points(&LoggedStep::learning_rate)}}});
     out += line_chart({.title = "Gradient norm, before clipping",
                        .from_zero = true,
-                       .series = {{"", 4, points("step", "grad_norm")}}});
+                       .series = {{"", 4, points(&LoggedStep::grad_norm)}}});
     out += line_chart({.title = "Tokens a second",
                        .from_zero = true,
-                       .series = {{"", 5, points("step", "tokens_per_second")}}});
+                       .series = {{"", 5, points(&LoggedStep::tokens_per_second)}}});
     return out + memory_chart();
   }
 
-  // The booked bytes at each moment, by purpose; see Memory.
   std::string memory_chart() const {
     Chart chart{.title = "Memory, by purpose", .unit = ChartUnit::bytes, .series = {}};
     for (int purpose = 0; purpose < kPurposes; ++purpose) {
       const char* name = purpose_name(static_cast<Purpose>(purpose));
       ChartSeries series{.name = name, .colour = purpose + 1, .points = {}};
       double most = 0;
-      each("booked", [&](double step, const json& event) {
-        const double bytes = number(event, name).value_or(0);
-        series.points.push_back({step, bytes});
+      for (const Booked& booked : booked_) {
+        const double bytes = booked.bytes[static_cast<size_t>(purpose)];
+        series.points.push_back({booked.step, bytes});
         most = std::max(most, bytes);
-      });
-      const double last = events_.empty() ? 0 : number(events_.back(), "step").value_or(0);
-      if (!series.points.empty() && series.points.back().x < last) {
-        series.points.push_back({last, series.points.back().y});
+      }
+      if (!series.points.empty() && series.points.back().x < last_step_) {
+        series.points.push_back({last_step_, series.points.back().y});
       }
       if (most > 0) chart.series.push_back(std::move(series));
     }
@@ -214,20 +253,9 @@ class Report {
   }
 
   std::string samples() const {
-    struct Answers {
-      // Missing: of a run that has not come so far.
-      std::optional<std::string> prompt, expected, before, after;
-    };
-    std::map<int64_t, Answers> all;
-    each("sample", [&](double step, const json& event) {
-      Answers& answers = all[static_cast<int64_t>(number(event, "index").value_or(0))];
-      answers.prompt = text_if_any(event, "prompt");
-      answers.expected = text_if_any(event, "expected");
-      (step == 0 ? answers.before : answers.after) = text_if_any(event, "answer");
-    });
-    if (all.empty()) return {};
+    if (answers_.empty()) return {};
     std::string out = "<h2>Answers before and after</h2>\n";
-    for (const auto& [index, answers] : all) {
+    for (const auto& [index, answers] : answers_) {
       out += "<div class=\"sample\">";
       const auto line = [&](const char* name, const std::optional<std::string>& value) {
         if (!value) return;
@@ -246,7 +274,7 @@ class Report {
   // A table of what each rank held and did; empty for a run of one rank.
   std::string ranks() const {
     std::string rows;
-    each("rank", [&](double, const json& event) {
+    for (const json& event : ranks_) {
       const auto peak = event.contains("device") ? number(event["device"], "peak") : std::nullopt;
       rows += fmt::format(
           "<tr><td>rank {} on {}</td><td>{}</td><td>{}</td><td>steps waited {:.0f}% of their "
@@ -257,28 +285,16 @@ class Report {
           100.0 * number(event, "waited_share").value_or(0),
           human_bytes(static_cast<int64_t>(number(event, "sent_stream").value_or(0) +
                                            number(event, "sent_gradient").value_or(0))));
-    });
+    }
     if (rows.empty()) return {};
     return "<h2>Ranks</h2>\n<table class=\"facts\">\n" + rows + "</table>\n";
   }
 
   // A table of GaLore's subspaces: the last refresh of each matrix.
   std::string subspaces() const {
-    struct Refreshes {
-      int64_t count = 0;
-      double overlap = 0, step = 0, next = 0;
-    };
-    std::map<std::string, Refreshes> all;
-    each("refresh", [&](double step, const json& event) {
-      Refreshes& of = all[text(event, "weight")];
-      ++of.count;
-      of.step = step;
-      of.overlap = number(event, "overlap").value_or(0);
-      of.next = number(event, "next").value_or(step);
-    });
-    if (all.empty()) return {};
+    if (refreshes_.empty()) return {};
     std::string rows;
-    for (const auto& [weight, of] : all) {
+    for (const auto& [weight, of] : refreshes_) {
       rows += fmt::format(
           "<tr><td>{}</td><td>{}</td><td>overlap {:.2f} at the last</td><td>gap of {:.0f} "
           "steps</td></tr>\n",
@@ -288,37 +304,28 @@ class Report {
     return fmt::format(
         "<h2>Subspaces</h2>\n<details><summary>{}, by matrix</summary><table class=\"facts\">\n{}"
         "</table></details>\n",
-        counted(std::ssize(all), "matrix", "matrices"), rows);
+        counted(std::ssize(refreshes_), "matrix", "matrices"), rows);
   }
 
-  // Those of the present result: a run that writes another removes them. Each as it was written
-  // last.
   std::string exports() const {
-    // By the file's name: a directory may be spelled in several ways.
-    std::map<std::string, const json*> present;
-    for (const json& event : events_) {
-      const std::string kind = text(event, "event");
-      if (kind == "end") present.clear();
-      if (kind == "export") present[fs::path(text(event, "path")).filename().string()] = &event;
-    }
-    if (present.empty()) return {};
+    if (exports_.empty()) return {};
     std::string rows;
-    for (const auto& [name, event] : present) {
+    for (const auto& [name, event] : exports_) {
       rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-                          html_text(text(*event, "format")), html_text(text(*event, "path")),
-                          human_bytes(static_cast<int64_t>(number(*event, "bytes").value_or(0))));
+                          html_text(text(event, "format")), html_text(text(event, "path")),
+                          human_bytes(static_cast<int64_t>(number(event, "bytes").value_or(0))));
     }
     return "<h2>Exports</h2>\n<table class=\"facts\">\n" + rows + "</table>\n";
   }
 
   std::string environment() const {
-    if (start_ == nullptr) return {};
+    if (!start_) return {};
     std::string rows;
     const auto add = [&](const char* name, const std::string& value) {
       if (value.empty()) return;
       rows += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", name, html_text(value));
     };
-    if (const auto time = number(events_.front(), "time")) add("begun", date_text(*time));
+    if (begun_) add("begun", date_text(*begun_));
     add("data", text(*start_, "data"));
     add("device", text(*start_, "device"));
     add("CPU", text(*start_, "cpu"));
@@ -347,25 +354,40 @@ class Report {
                        clock.hours().count(), clock.minutes().count());
   }
 
-  std::string title_;
-  const std::vector<json>& events_;
-  const json* start_ = nullptr;   // the last
-  const json* memory_ = nullptr;  // the last
+  bool is_empty_ = true;
   bool ended_ = false;
+  double last_step_ = 0;  // of the last event
+  double steps_done_ = 0;
+  std::optional<double> begun_;        // the time of the first event
+  std::optional<double> time_before_;  // of the event before, in a run that goes on
+  std::optional<double> training_seconds_;
   std::optional<double> result_step_;  // of the result, where it is not the last
+  std::optional<json> start_;          // the last
+  std::optional<json> memory_;         // the last
+  std::vector<LoggedStep> steps_;
+  std::vector<ChartPoint> evaluations_;
+  std::vector<Booked> booked_;
+  std::vector<std::string> warnings_;
+  std::map<int64_t, Answers> answers_;  // by index
+  std::vector<json> ranks_;
+  std::map<std::string, Refreshes> refreshes_;  // by matrix
+  // Each as it was written last, by the file's name: a directory may be spelled in several ways.
+  std::map<std::string, json> exports_;
 };
 
 }  // namespace
 
 std::string render_report(const std::string& title, const std::vector<json>& events,
                           const std::string& recipe_yaml) {
-  return Report(title, events).page(recipe_yaml);
+  Report report;
+  for (const json& event : events) report.add(event);
+  return report.page(title, recipe_yaml);
 }
 
 fs::path write_report(const fs::path& output_dir) {
-  std::vector<json> events = read_events(output_dir / kLogName);
-  drop_other_evaluations(events);
-  if (events.empty()) {
+  Report report;
+  for_comparable_events(output_dir / kLogName, [&](const json& event) { report.add(event); });
+  if (report.is_empty()) {
     throw Error(ErrorKind::usage, fmt::format("{} is not a run directory", output_dir.string()),
                 "give the output_dir of a training run");
   }
@@ -374,8 +396,8 @@ fs::path write_report(const fs::path& output_dir) {
   fs::path directory = fs::absolute(output_dir).lexically_normal();
   if (!directory.has_filename()) directory = directory.parent_path();  // "runs/a/", or "."
   const std::string name = directory.filename().string();
-  write_text_atomic(page, render_report(name.empty() ? "run" : name, events,
-                                        fs::exists(recipe) ? read_text(recipe) : std::string()));
+  write_text_atomic(page, report.page(name.empty() ? "run" : name,
+                                      fs::exists(recipe) ? read_text(recipe) : std::string()));
   return page;
 }
 

@@ -141,13 +141,13 @@ Band band_of(const std::vector<ChartPoint>& points) {
 
 std::string draw_line(const Frame& frame, const ChartSeries& series) {
   std::string out;
-  std::vector<ChartPoint> line = series.points;
-  if (line.size() > kMostPoints) {
-    Band band = band_of(line);
+  const bool is_band = series.points.size() > kMostPoints;
+  Band band = is_band ? band_of(series.points) : Band{};
+  const std::vector<ChartPoint>& line = is_band ? band.mean : series.points;
+  if (is_band) {
     std::reverse(band.low.begin(), band.low.end());
     out += fmt::format("<path class=\"band c{}\" d=\"{}{}Z\"/>", series.colour,
                        path(frame, band.high), path(frame, band.low, false));
-    line = std::move(band.mean);
   }
   out += fmt::format("<path class=\"line c{}\" d=\"{}\"/>", series.colour, path(frame, line));
   if (!series.dots && line.size() > 1) return out;
@@ -182,8 +182,7 @@ std::optional<Ranges> finite_ranges(Chart& chart) {
 
 }  // namespace
 
-std::string line_chart(const Chart& given) {
-  Chart chart = given;
+std::string line_chart(Chart chart) {
   const auto ranges = finite_ranges(chart);
   if (!ranges) return {};
   const Frame frame(ranges->x, ranges->y, chart.unit);

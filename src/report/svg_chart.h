@@ -34,7 +34,7 @@ struct Chart {
 // Draws each series as a line; a series with many points as a band from the lowest to the highest
 // of adjacent points, with their mean in it. Points that are not finite are omitted. Empty when no
 // point is left.
-std::string line_chart(const Chart& chart);
+std::string line_chart(Chart chart);
 
 // Draws the series stacked on one another, each holding its value until its next point; all must
 // have the same x. Empty when there is no point.

@@ -119,7 +119,7 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
 }
 
 void warn_of_other_held_out(const fs::path& log, const std::string& now) {
-  const std::string then = held_out_fingerprint(read_events(log));
+  const std::string then = held_out_fingerprint(log);
   if (then.empty() || now.empty() || then == now) return;
   warn(
       fmt::format("the held-out data have changed since {} was written, and evaluations of both "

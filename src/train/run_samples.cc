@@ -14,7 +14,7 @@ std::vector<size_t> all_samples(const RunData& data) {
 
 std::vector<size_t> unanswered_samples(const fs::path& output_dir, const RunData& data) {
   std::vector<size_t> left;
-  for (const nlohmann::json& event : read_events(output_dir / kLogName)) {
+  for_events(output_dir / kLogName, [&](const nlohmann::json& event) {
     if (event["event"] == event_name(EventKind::end)) {
       const bool same = event.value("samples", nlohmann::json()) == data.samples.size();
       left = same ? all_samples(data) : std::vector<size_t>();
@@ -22,7 +22,7 @@ std::vector<size_t> unanswered_samples(const fs::path& output_dir, const RunData
       // Answers before the end are those of the model before training.
       std::erase_if(left, [&](size_t i) { return event.value("index", nlohmann::json()) == i; });
     }
-  }
+  });
   return left;
 }
 

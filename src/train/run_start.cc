@@ -23,38 +23,31 @@ namespace jackscrew {
 
 namespace {
 
-// What the log says of a run that reached its end.
-struct EndedRun {
-  int64_t step;
-  RunInputs inputs;  // empty where the log does not say
+// What the log says of the run in output_dir.
+struct LoggedRun {
+  RunInputs inputs;                    // empty where the log does not say
+  std::optional<int64_t> ended_after;  // so many steps, if it reached its end
 };
 
-// What a log says of the inputs of its run.
-RunInputs logged_inputs(const std::vector<nlohmann::json>& events) {
-  RunInputs inputs;
-  for (const nlohmann::json& event : events) {
-    if (event["event"] != event_name(EventKind::start)) continue;
+LoggedRun logged_run(const fs::path& output) {
+  LoggedRun run;
+  for_events(output / kLogName, [&](const nlohmann::json& event) {
+    const auto is = [&](EventKind kind) { return event["event"] == event_name(kind); };
     const auto read = [&](const char* name, std::string& to) {
       const auto found = event.find(name);
       if (found != event.end() && found->is_string()) to = *found;
     };
-    read("data_fingerprint", inputs.data);
-    read("model_fingerprint", inputs.model);
-  }
-  inputs.held_out = held_out_fingerprint(events);
-  return inputs;
-}
-
-std::optional<EndedRun> ended_run(const fs::path& output) {
-  std::vector<nlohmann::json> events = read_events(output / kLogName);
-  std::erase_if(events, [](const auto& event) {
     // After the end, of the result.
-    return event["event"] == event_name(EventKind::exported) ||
-           event["event"] == event_name(EventKind::sample) ||
-           event["event"] == event_name(EventKind::save);
+    if (is(EventKind::exported) || is(EventKind::sample) || is(EventKind::save)) return;
+    run.ended_after.reset();
+    if (is(EventKind::end)) run.ended_after = event["step"].get<int64_t>();
+    if (!is(EventKind::start)) return;
+    read("data_fingerprint", run.inputs.data);
+    read("model_fingerprint", run.inputs.model);
+    run.inputs.held_out.clear();
+    read(kHeldOutFingerprint, run.inputs.held_out);
   });
-  if (events.empty() || events.back()["event"] != event_name(EventKind::end)) return std::nullopt;
-  return EndedRun{events.back()["step"].get<int64_t>(), logged_inputs(events)};
+  return run;
 }
 
 // The checkpoint that the recipe asks for; empty: none.
@@ -140,11 +133,12 @@ Changes changes_since(const fs::path& directory, const Recipe& recipe) {
 // Returns a value if this recipe's run has ended and nothing is left to do, nullopt if it may
 // continue: where it is the same run, only longer. Throws where the result is another run's, and
 // where early stopping would end the longer one at once.
-std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& ended,
+std::optional<FinishedRun> check_result(const Recipe& recipe, const LoggedRun& ended,
                                         const fs::path& checkpoint, int64_t total_steps,
                                         const RunInputs& inputs) {
   const fs::path output = recipe.output_dir;
-  const fs::path its_end = checkpoint_path(output, ended.step);
+  const int64_t step = ended.ended_after.value();
+  const fs::path its_end = checkpoint_path(output, step);
   const bool can_go_on = fs::exists(its_end);
   Changes changes = changes_since(output, recipe);
   ErrorKind kind = ErrorKind::usage;
@@ -166,26 +160,28 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const EndedRun& en
         fmt::format("the held-out data were {} then and {} now", held_out, inputs.held_out));
   }
   RunWatch watch(recipe.watch);
-  if (held_out.empty() || held_out == inputs.held_out) watch.replay(output / kLogName);
+  const bool comparable = held_out.empty() || held_out == inputs.held_out;
+  // Only its patience is asked for below.
+  if (comparable && recipe.watch.early_stopping_patience > 0) watch.replay(output / kLogName);
   if (changes.texts.empty()) {
-    const bool did_all = ended.step >= total_steps;
+    const bool did_all = step >= total_steps;
     const std::string more = !did_all ? "give a larger early_stopping_patience"
                              : watch.out_of_patience()
                                  ? "give a larger max_steps and a larger early_stopping_patience"
                                  : "give a larger max_steps or num_train_epochs";
-    return FinishedRun{ended.step, can_go_on ? more : train_on(output)};
+    return FinishedRun{step, can_go_on ? more : train_on(output)};
   }
   const bool from_its_end = !checkpoint.empty() && is_same_file(checkpoint, its_end);
-  if (changes.is_same_run && from_its_end && total_steps > ended.step) {
+  if (changes.is_same_run && from_its_end && total_steps > step) {
     if (!watch.out_of_patience()) return std::nullopt;
     // It would end where it began.
     throw Error(ErrorKind::usage,
                 fmt::format("output_dir {} holds the result of a run that would stop again after "
                             "{}: {}",
-                            output.string(), counted(ended.step, "step"), watch.why_stopped()),
+                            output.string(), counted(step, "step"), watch.why_stopped()),
                 "give a larger early_stopping_patience");
   }
-  refuse_finished(recipe, ended.step, kind, changes.texts);
+  refuse_finished(recipe, step, kind, changes.texts);
 }
 
 // Whether output_dir has begun this run, of which a checkpoint of elsewhere is, too: what a run
@@ -196,7 +192,7 @@ bool is_left_elsewhere(const Recipe& recipe, const fs::path& checkpoint, const R
   const fs::path output = recipe.output_dir;
   if (!changes_since(output, recipe).texts.empty()) return false;
   if (!changes_since(checkpoint, recipe).texts.empty()) return false;
-  const RunInputs begun = logged_inputs(read_events(output / kLogName));
+  const RunInputs begun = logged_run(output).inputs;
   return begun.data == inputs.data && begun.model == inputs.model &&
          read_checkpoint_info(checkpoint).data == inputs.data;
 }
@@ -433,20 +429,21 @@ void refuse_other_recipe(const Recipe& recipe) {
   const fs::path output = recipe.output_dir;
   if (recipe.overwrite || !has_result(output)) return;
   const Changes changes = changes_since(output, recipe);
-  if (const std::optional<EndedRun> ended = ended_run(output)) {
+  if (changes.texts.empty()) return;
+  if (const std::optional<int64_t> step = logged_run(output).ended_after) {
     if (changes.is_same_run) return;
-    refuse_finished(recipe, ended->step, ErrorKind::usage, changes.texts);
+    refuse_finished(recipe, *step, ErrorKind::usage, changes.texts);
   }
   // Whatever the inputs are, they do not make it the same run.
-  if (!changes.texts.empty()) refuse_to_replace(recipe, wanted_checkpoint(recipe), {});
+  refuse_to_replace(recipe, wanted_checkpoint(recipe), {});
 }
 
 RunStart find_start(const Recipe& recipe, int64_t total_steps, const RunInputs& inputs) {
   const fs::path output = recipe.output_dir;
   RunStart start{wanted_checkpoint(recipe), {}};
   if (!recipe.overwrite && has_result(output)) {
-    if (const std::optional<EndedRun> ended = ended_run(output)) {
-      start.finished = check_result(recipe, *ended, start.checkpoint, total_steps, inputs);
+    if (const LoggedRun logged = logged_run(output); logged.ended_after) {
+      start.finished = check_result(recipe, logged, start.checkpoint, total_steps, inputs);
       if (start.finished) return start;
     } else {
       refuse_to_replace(recipe, start.checkpoint, inputs);

@@ -10,9 +10,7 @@
 namespace jackscrew {
 
 void RunWatch::replay(const fs::path& log) {
-  std::vector<nlohmann::json> events = read_events(log);
-  drop_other_evaluations(events);
-  for (const nlohmann::json& event : events) {
+  for_comparable_events(log, [&](const nlohmann::json& event) {
     const std::string kind = event.value("event", "");
     const auto number = [&](const char* key) -> std::optional<double> {
       const auto found = event.find(key);
@@ -23,7 +21,7 @@ void RunWatch::replay(const fs::path& log) {
     if (const auto loss = number("eval_loss"); loss && kind == "eval") {
       evaluated(event["step"].get<int64_t>(), *loss);
     }
-  }
+  });
 }
 
 void RunWatch::logged(double loss) {

@@ -1,4 +1,5 @@
 // A limit of a control group that does not leave a run enough, through the program.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -58,6 +59,31 @@ TEST(SlowMemoryLimit, RefusesBeforeTheKernelKills) {
   const Outcome small = group.run_within(tiny.train("small", "max_steps=1") + " 2>&1");
   EXPECT_EQ(small.exit_code, 0) << small.out;
   EXPECT_NE(group.run_within("doctor").out.find("memory limit: 120.0 MiB"), std::string::npos);
+}
+
+// A limit that leaves a short run enough leaves a long one enough to be repeated and reported.
+TEST(SlowMemoryLimit, ALongLogIsNotHeld) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer keeps what was freed";
+#endif
+  const Group group(int64_t{120} << 20);
+  if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
+  const TinyRun tiny("long_log");
+  tiny.must_train("out", "max_steps=1");
+  std::string log;
+  for (int64_t step = 1; step <= 200000; ++step) {
+    log += fmt::format(R"({{"event": "step", "step": {}, "time": {}.25, "loss": 1.5, )"
+                       R"("grad_norm": 1.25, "learning_rate": 1e-05, "epoch": 0.5, "tokens": 64, )"
+                       R"("tokens_per_second": 1000.5}})"
+                       "\n",
+                       step, 1796019232 + step);
+  }
+  tiny.file("out/train_log.jsonl", log + tiny.text("out/train_log.jsonl"));
+  fs::remove(tiny.path("out/report.html"));
+  const Outcome again = group.run_within(tiny.train("out", "max_steps=1") + " 2>&1");
+  ASSERT_EQ(again.exit_code, 0) << again.out;
+  EXPECT_NE(again.out.find("nothing to do"), std::string::npos) << again.out;
+  EXPECT_NE(tiny.text("out/report.html").find("200000 of 1"), std::string::npos);
 }
 
 // What a run takes beside what is booked counts as well: no limit lets it begin and be killed.

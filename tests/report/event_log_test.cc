@@ -100,38 +100,95 @@ TEST_F(EventLogTest, ResumeDropsStepsDoneAgainAndTornLines) {
   EXPECT_EQ(order, "start0 step1 step2 step3 step4 step5 ");
 }
 
-TEST(Evaluations, OfOtherDataAreDropped) {
-  std::vector<nlohmann::json> events;
+TEST_F(EventLogTest, EvaluationsOfOtherDataAreDropped) {
+  EventLog log(path_);
   const auto start = [&](const char* held_out) {
-    events.push_back({{"event", "start"}, {"step", 0}});
-    if (*held_out != '\0') events.back()[kHeldOutFingerprint] = held_out;
+    JsonObject fields;
+    if (*held_out != '\0') fields.add(kHeldOutFingerprint, held_out);
+    log.write(EventKind::start, 0, fields);
   };
   const auto evaluated = [&](int loss) {
-    events.push_back({{"event", "eval"}, {"step", 0}, {"eval_loss", loss}});
+    log.write(EventKind::eval, 0, JsonObject().add("eval_loss", loss));
   };
   const auto kept = [&] {
-    std::vector<nlohmann::json> left = events;
-    drop_other_evaluations(left);
     std::vector<int> losses;
-    for (const auto& event : left) {
+    for_comparable_events(path_, [&](const nlohmann::json& event) {
       if (event["event"] == "eval") losses.push_back(event["eval_loss"]);
-    }
+    });
     return losses;
   };
-  EXPECT_EQ(held_out_fingerprint(events), "");
+  EXPECT_EQ(held_out_fingerprint(path_), "");
   start("");  // of an older version
   evaluated(1);
   start("a");
   evaluated(2);
   EXPECT_EQ(kept(), (std::vector<int>{1, 2}));
   start("b");
-  EXPECT_EQ(held_out_fingerprint(events), "b");
+  EXPECT_EQ(held_out_fingerprint(path_), "b");
   evaluated(3);
   EXPECT_EQ(kept(), (std::vector<int>{1, 3}));
   start("a");  // again
   EXPECT_EQ(kept(), (std::vector<int>{1, 2}));
   start("");
   EXPECT_EQ(kept(), (std::vector<int>{1, 2, 3}));
+}
+
+// Everything valid is seen, of kinds that nobody knows and of steps that come again too, whatever
+// the lines between and however a line ends.
+TEST_F(EventLogTest, EventsAreSeenInOrderWithoutInvalidLines) {
+  const auto seen = [&] {
+    std::string order;
+    for_events(path_, [&](const nlohmann::json& event) {
+      order += event["event"].get<std::string>() + std::to_string(event["step"].get<int>()) + " ";
+    });
+    return order;
+  };
+  EXPECT_EQ(seen(), "") << "there is no log";
+  append("");
+  EXPECT_EQ(seen(), "");
+  append(R"({"event": "start", "step": 0, "eval_data_fingerprint": "a"})"
+         "\n\n[1]\n7\n"
+         R"({"event": "step", "step": 1.5})"
+         "\n"
+         R"({"event": 3, "step": 1})"
+         "\n"
+         R"({"step": 1})"
+         "\n"
+         R"({"event": "of another version", "step": 1})"
+         "\r\n"
+         R"({"event": "step", "step": 2})"
+         "\n"
+         R"({"event": "step", "step": 2})"
+         "\n"
+         R"({"event": "end", "step": 3})");
+  EXPECT_EQ(seen(), "start0 of another version1 step2 step2 end3 ") << "the last line has no end";
+  append(R"({"event": "start", "st)");
+  EXPECT_EQ(seen(), "start0 of another version1 step2 step2 ") << "it is torn";
+  EXPECT_EQ(held_out_fingerprint(path_), "a");
+}
+
+// Pages of the file that were read are given back meanwhile.
+TEST_F(EventLogTest, ALongLogIsReadWhole) {
+  const std::string long_text(1000, 'x');
+  {
+    EventLog log(path_);
+    for (int64_t step = 0; step < 5000; ++step) {
+      log.write(EventKind::warn, step, JsonObject().add("message", long_text));
+    }
+  }
+  const auto expect_steps = [&](int64_t count) {
+    int64_t next = 0;
+    for_events(path_, [&](const nlohmann::json& event) {
+      EXPECT_EQ(event["step"], next++);
+      EXPECT_TRUE(event["message"] == long_text);
+    });
+    EXPECT_EQ(next, count);
+  };
+  expect_steps(5000);
+  EXPECT_EQ(logged_until(path_, 5000), 5000) << "no step has a line";
+  const EventLog resumed(path_, 4000);
+  EXPECT_EQ(resumed.last_step(), 4000);
+  expect_steps(4001);
 }
 
 TEST_F(EventLogTest, ResumeWithoutALogStartsOne) {

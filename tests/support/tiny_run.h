@@ -102,6 +102,13 @@ class TinyRun {
   std::string config_, data_, eval_data_;
 };
 
+// The events of a log, which may be growing.
+inline std::vector<nlohmann::json> read_events(const fs::path& log) {
+  std::vector<nlohmann::json> events;
+  for_events(log, [&](const nlohmann::json& event) { events.push_back(event); });
+  return events;
+}
+
 // Every file below a directory with its bytes.
 inline std::map<std::string, std::string> contents(const fs::path& root) {
   std::map<std::string, std::string> out;

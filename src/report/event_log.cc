@@ -35,9 +35,13 @@ void for_lines(const fs::path& path, const Use& use) {
   check_map(bytes.data());
 }
 
-// The event of a line; nullopt where the line is not valid.
+// The event of a line, without values nested deeper than any that a run writes, whose copies might
+// take more stack than there is; nullopt where the line is not valid.
 std::optional<nlohmann::json> event_of(std::string_view line) {
-  auto event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto is_shallow = [](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+    return depth <= 32;
+  };
+  auto event = nlohmann::json::parse(line, is_shallow, /*allow_exceptions=*/false);
   if (!event.is_object()) return std::nullopt;
   const auto step = event.find("step");
   const auto kind = event.find("event");

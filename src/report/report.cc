@@ -377,13 +377,6 @@ class Report {
 
 }  // namespace
 
-std::string render_report(const std::string& title, const std::vector<json>& events,
-                          const std::string& recipe_yaml) {
-  Report report;
-  for (const json& event : events) report.add(event);
-  return report.page(title, recipe_yaml);
-}
-
 fs::path write_report(const fs::path& output_dir) {
   Report report;
   for_comparable_events(output_dir / kLogName, [&](const json& event) { report.add(event); });

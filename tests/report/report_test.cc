@@ -42,6 +42,18 @@ void expect_well_formed(const std::string& html) {
   EXPECT_TRUE(open.empty());
 }
 
+// The page of a run that has such a name, log and recipe.
+std::string render_report(const std::string& title, const std::vector<json>& events,
+                          const std::string& recipe_yaml) {
+  const TemporaryDirectory directory("jackscrew_report_page");
+  std::string log;
+  for (const json& event : events) log += event.dump() + "\n";
+  fs::create_directories(directory.path() / title);
+  directory.file(title + "/" + kLogName, log);
+  directory.file(title + "/recipe.yaml", recipe_yaml);
+  return read_text(write_report(directory.path() / title));
+}
+
 std::vector<json> some_events() {
   std::vector<json> events = {
       {{"event", "start"},
@@ -95,6 +107,17 @@ TEST(Report, ShowsWhatTheLogHas) {
   for (const char* part : {"<script", "http", "src=", "url(", "@import"}) {
     EXPECT_EQ(page.find(part), std::string::npos) << part;
   }
+}
+
+// Logs are not trusted; a value like this one could not even be copied.
+TEST(Report, LeavesOutWhatIsNestedTooDeep) {
+  std::string deep(200000, '[');
+  deep += std::string(200000, ']');
+  const TemporaryDirectory directory("jackscrew_deep_log");
+  directory.file(kLogName, fmt::format("{{\"event\": \"start\", \"step\": 0, \"model\": {}}}\n"
+                                       "{{\"event\": \"warn\", \"step\": 1, \"message\": {}}}\n",
+                                       deep, deep));
+  expect_well_formed(read_text(write_report(directory.path())));
 }
 
 // Where a model has learned to say nothing, that is an answer.

@@ -12,12 +12,13 @@ namespace jackscrew {
 namespace {
 
 constexpr uint32_t kTarget = 0x80000000u;
-constexpr std::array<char, 8> kMagic = {'J', 'S', 'T', 'O', 'K', 'E', 'N', '1'};
+constexpr std::array<char, 8> kMagic = {'J', 'S', 'T', 'O', 'K', 'E', 'N', '2'};
 
 struct Footer {
   uint64_t words = 0;
   uint64_t examples = 0;
   uint64_t trailer_bytes = 0;
+  uint64_t crc32c = 0;  // of all before the footer
   std::array<char, 8> magic = kMagic;
 };
 
@@ -42,6 +43,16 @@ std::optional<Footer> footer_of(std::string_view all) {
 std::string_view text_of(const MappedFile& file) {
   const auto bytes = file.bytes();
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Whether a file's bytes are those that were written. Throws Error(data) where it was cut short.
+bool is_unchanged(const MappedFile& file) {
+  const std::string_view all = text_of(file);
+  const std::optional<Footer> footer = footer_of(all);
+  const bool unchanged =
+      footer && footer->crc32c == crc32c(all.substr(0, all.size() - sizeof *footer));
+  check_map(file.bytes().data(), ErrorKind::data);
+  return unchanged;
 }
 
 // Entries are aligned to 8 bytes and follow words of 4.
@@ -103,6 +114,11 @@ TokenWriter::~TokenWriter() {
   fs::remove(unfinished(path_), ignored);
 }
 
+void TokenWriter::write(std::string_view bytes) {
+  file_->write(bytes);
+  crc_.add(bytes);
+}
+
 void TokenWriter::add(const Example& example, int64_t trained_bytes) {
   packed_.clear();
   for (size_t i = 0; i < example.ids.size(); ++i) {
@@ -115,7 +131,7 @@ void TokenWriter::add(const Example& example, int64_t trained_bytes) {
   const std::string_view bytes = bytes_of(std::span<const uint32_t>(packed_));
   words_ += packed_.size();
   if (file_ != nullptr) {
-    file_->write(bytes);
+    write(bytes);
   } else {
     store_->own_words_.insert(store_->own_words_.end(), packed_.begin(), packed_.end());
   }
@@ -130,16 +146,16 @@ std::shared_ptr<const TokenStore> TokenWriter::finish(const std::string& trailer
     store.entries_ = store.own_entries_;
     return std::shared_ptr<const TokenStore>(std::move(store_));
   }
-  const Footer footer{words_, store.own_entries_.size(), trailer.size()};
-  file_->write(std::string(padding(words_), '\0'));
-  file_->write(bytes_of(std::span<const TokenStore::Entry>(store.own_entries_)));
-  file_->write(trailer);
+  write(std::string(padding(words_), '\0'));
+  write(bytes_of(std::span<const TokenStore::Entry>(store.own_entries_)));
+  write(trailer);
+  const Footer footer{words_, store.own_entries_.size(), trailer.size(), crc_.value()};
   file_->write(&footer, sizeof footer);
   std::optional<TokenFile> written;
   if (kept_) {
     file_->close();
     fs::rename(unfinished(path_), path_);
-    written = TokenFile::open(path_, store.vocab_size_);
+    written = TokenFile::read(MappedFile(path_), store.vocab_size_);
   } else {
     written = TokenFile::read(file_->close_mapped(), store.vocab_size_);
   }
@@ -160,7 +176,9 @@ bool is_token_file(const fs::path& path) {
 std::optional<TokenFile> TokenFile::open(const fs::path& path, int64_t vocab_size) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return std::nullopt;
-  return read(MappedFile(path), vocab_size);
+  MappedFile file(path);
+  if (!is_unchanged(file)) return std::nullopt;
+  return read(std::move(file), vocab_size);
 }
 
 std::optional<TokenFile> TokenFile::read(MappedFile file, int64_t vocab_size) {

@@ -2,7 +2,7 @@
 // they need not fit in memory.
 //
 // The file: words and entries (see TokenStore), a trailer of text, and a footer with the number of
-// each. All numbers are little-endian.
+// each and a checksum of them all. All numbers are little-endian.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "base/file.h"
 #include "data/example.h"
 
@@ -64,11 +66,14 @@ class TokenWriter {
   std::shared_ptr<const TokenStore> finish(const std::string& trailer);
 
  private:
+  void write(std::string_view bytes);
+
   std::unique_ptr<TokenStore> store_;
   fs::path path_;
   bool kept_;
   std::unique_ptr<FileWriter> file_;  // null: in memory
   uint64_t words_ = 0;
+  Crc32c crc_;                    // of what is in the file
   std::vector<uint32_t> packed_;  // of the example being added
 };
 
@@ -77,9 +82,9 @@ struct TokenFile {
   std::shared_ptr<const TokenStore> store;
   std::string trailer;
 
-  // nullopt where there is no such file or it is incomplete.
+  // nullopt where there is no such file, or it is incomplete or was changed since.
   static std::optional<TokenFile> open(const fs::path& path, int64_t vocab_size);
-  // nullopt where the file is incomplete.
+  // nullopt where the file is incomplete. Changed tokens are not noticed: for files just written.
   static std::optional<TokenFile> read(MappedFile file, int64_t vocab_size);
 };
 

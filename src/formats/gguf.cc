@@ -169,6 +169,8 @@ class GgufFile::Cursor {
 };
 
 bool is_gguf_file(const fs::path& path) {
+  std::error_code error;  // a pipe would be waited for
+  if (!fs::is_regular_file(path, error)) return false;
   std::array<char, 4> begin{};
   std::ifstream(path, std::ios::binary).read(begin.data(), begin.size());
   return std::string_view(begin.data(), begin.size()) == "GGUF";

@@ -138,14 +138,15 @@ PeftAdapter read_peft_adapter(const fs::path& directory) {
     throw Error(ErrorKind::model, fmt::format("{} has no {}", directory.string(), kPeftWeightsFile),
                 "save the adapter again with safe_serialization=True");
   }
-  const json root = parse_json(read_text(config), config.string());
+  const std::string text = read_text(config);
+  const json root = parse_json(text, config.string());
   const JsonFields fields(root, config.string());
   const PeftType& type = type_of(fields);
   PeftAdapter adapter;
   adapter.peft_type = type.name;
   adapter.learner = type.learner;
   adapter.base_model_name_or_path = fields.text("base_model_name_or_path", "");
-  type.read_settings(root, config.string(), adapter);
+  type.read_settings(nlohmann::ordered_json::parse(text), config.string(), adapter);
   adapter.file = std::make_shared<SafetensorsFile>(weights);
   const std::string where = weights.string();
   for (const SafetensorsEntry& entry : adapter.file->entries()) {

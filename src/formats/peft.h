@@ -74,9 +74,10 @@ struct PeftType {
   const char* name;
   const char* learner;
   std::string_view prefix;  // of every tensor's name on disk
-  // Fills adapter.settings from the members of adapter_config.json. This and read_tensors() throw
-  // Error(model) beginning with `where`, the file, for what is not supported.
-  void (*read_settings)(const nlohmann::json& config, const std::string& where,
+  // Fills adapter.settings from the members of adapter_config.json, which are in the file's order.
+  // This and read_tensors() throw Error(model) beginning with `where`, the file, for what is not
+  // supported.
+  void (*read_settings)(const nlohmann::ordered_json& config, const std::string& where,
                         PeftAdapter& adapter);
   // Checks adapter.tensors against the settings, completes these from the tensors, and sets
   // adapter.options and adapter.unplaceable_tensor.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -18,11 +19,14 @@ namespace jackscrew {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 // The tensors of a module: A [rank, in], B [out, rank] and, with DoRA, lengths [out].
 constexpr std::array<std::string_view, 3> kParts = {".lora_A.weight", ".lora_B.weight",
                                                     ".lora_magnitude_vector"};
 constexpr std::string_view kLayers = "model.layers.";
+// Above any rank of a tensor that fits in memory.
+constexpr int32_t kMostRank = std::numeric_limits<int32_t>::max();
 
 // Settings that change what an adapter computes or which base weights it belongs to, and are
 // refused unless absent, null, false, or empty.
@@ -72,14 +76,19 @@ void check_supported(const json& config, const JsonFields& fields) {
   }
 }
 
-// Reads rank_pattern (`ranks`) or alpha_pattern. Throws Error(model) where it is invalid.
-ModuleNumbers numbers_of(const JsonFields& fields, const char* key, bool ranks) {
-  const json* object = fields.find(key);
-  if (object == nullptr) return {};
-  std::map<std::string, double> numbers;
-  for (const auto& [pattern, value] : object->items()) {
+ModuleNumbers module_numbers(const ordered_json& numbers) {
+  return ModuleNumbers(numbers.get<std::map<std::string, double>>());
+}
+
+// Reads rank_pattern (`ranks`) or alpha_pattern, in the file's order. Throws Error(model) where it
+// is invalid.
+ordered_json numbers_of(const ordered_json& config, const JsonFields& fields, const char* key,
+                        bool ranks) {
+  ordered_json numbers = ordered_json::object();
+  if (!fields.has(key)) return numbers;
+  for (const auto& [pattern, value] : config[key].items()) {
     const double number = value.is_number() ? value.get<double>() : -1.0;
-    const bool valid = ranks ? value.is_number_integer() && number >= 1.0
+    const bool valid = ranks ? value.is_number_integer() && number >= 1.0 && number <= kMostRank
                              : value.is_number() && std::isfinite(number);
     if (!valid) {
       fail(ErrorKind::model, "{}: {} has {} for {}", fields.where(), key, dump_json(value, -1),
@@ -88,10 +97,11 @@ ModuleNumbers numbers_of(const JsonFields& fields, const char* key, bool ranks) 
     numbers[pattern] = number;
   }
   try {
-    return ModuleNumbers(numbers);
+    static_cast<void>(module_numbers(numbers));  // compiles the expressions
   } catch (const Error& error) {
     fail(ErrorKind::model, "{}: {}: {}", fields.where(), key, error.what());
   }
+  return numbers;
 }
 
 // The modules that may be whole in an adapter, with their paths and tensors.
@@ -122,7 +132,9 @@ std::vector<std::string> saved_modules(const JsonFields& fields) {
   return modules;
 }
 
-void read_lora_settings(const json& config, const std::string& where, PeftAdapter& adapter) {
+void read_lora_settings(const ordered_json& in_order, const std::string& where,
+                        PeftAdapter& adapter) {
+  const json config(in_order);
   const JsonFields fields(config, where);
   check_supported(config, fields);
   const int64_t rank = fields.integer("r");
@@ -139,8 +151,9 @@ void read_lora_settings(const json& config, const std::string& where, PeftAdapte
                       {"use_rslora", fields.boolean("use_rslora", false)}};
   if (fields.boolean("use_dora", false)) adapter.settings["use_dora"] = true;
   for (const char* key : {"rank_pattern", "alpha_pattern"}) {
-    const ModuleNumbers numbers = numbers_of(fields, key, key == std::string_view("rank_pattern"));
-    if (!numbers.numbers().empty()) adapter.settings[key] = numbers.numbers();
+    const ordered_json numbers =
+        numbers_of(in_order, fields, key, key == std::string_view("rank_pattern"));
+    if (!numbers.empty()) adapter.settings[key] = numbers;
   }
   if (const auto modules = saved_modules(fields); !modules.empty()) {
     adapter.settings["modules_to_save"] = modules;
@@ -276,7 +289,7 @@ void check_complete(const LoraModules& modules, size_t parts_of_each, const std:
 
 // Whether names, ends of paths or an expression match a module whatever its layer's number: they
 // have no digit, and an expression nothing that could match one but `.*`.
-bool match_any_layer(const nlohmann::ordered_json& modules) {
+bool match_any_layer(const ordered_json& modules) {
   if (modules.is_null()) return true;
   const auto has = [](const std::string& text, const char* characters) {
     return text.find_first_of(characters) != std::string::npos;
@@ -296,7 +309,7 @@ bool match_any_layer(const nlohmann::ordered_json& modules) {
 }
 
 // Whether these settings select the same modules in every layer that a model may have.
-bool in_every_layer(const nlohmann::ordered_json& settings) {
+bool in_every_layer(const ordered_json& settings) {
   const auto matches = [&](const char* key) {
     return !settings.contains(key) || match_any_layer(settings[key]);
   };
@@ -337,13 +350,37 @@ std::vector<std::string> items_of(const ModuleNumbers& numbers, const LoraModule
   return items;
 }
 
+// Of several patterns that match a module PEFT takes the first of the file, while all here take the
+// first in alphabetical order. Throws Error(model) where that is another number.
+void check_order(const ordered_json& settings, const char* key, const LoraModules& modules,
+                 const std::string& where) {
+  if (!settings.contains(key)) return;
+  std::vector<std::pair<std::string, ModuleNumbers>> patterns;
+  for (const auto& [pattern, number] : settings[key].items()) {
+    patterns.emplace_back(pattern, ModuleNumbers({{pattern, number.get<double>()}}));
+  }
+  for (const auto& [path, parts] : modules) {
+    std::vector<std::string> matching;
+    for (const auto& [pattern, one] : patterns) {
+      if (one.find(path)) matching.push_back(pattern);
+    }
+    if (matching.empty()) continue;
+    const std::string& first = matching.front();
+    const std::string& sorted_first = *std::ranges::min_element(matching);
+    if (settings[key][first] == settings[key][sorted_first]) continue;
+    throw Error(ErrorKind::model,
+                fmt::format("{}: {}: {} and {} both match {}, and are not in alphabetical order",
+                            fs::path(where).replace_filename(kAdapterConfig).string(), key, first,
+                            sorted_first, path),
+                "PEFT takes the first of them; write patterns whose order does not matter");
+  }
+}
+
 void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
-  using nlohmann::ordered_json;
   ordered_json& settings = adapter.settings;
   const auto rank = settings["r"].get<int64_t>();
   const auto numbers = [&](const char* key) {
-    return ModuleNumbers(
-        settings.value(key, ordered_json::object()).get<std::map<std::string, double>>());
+    return module_numbers(settings.value(key, ordered_json::object()));
   };
   const ModuleNumbers ranks = numbers("rank_pattern");
   const WholeModules whole = take_whole(
@@ -356,6 +393,9 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
   adapter.unties_embedding = !whole.names.empty() && !whole.tied;
   const size_t parts = settings.contains("use_dora") ? 3 : 2;
   const LoraModules modules = modules_of(adapter, parts, where);
+  for (const char* key : {"rank_pattern", "alpha_pattern"}) {
+    check_order(settings, key, modules, where);
+  }
   check_shapes(modules, rank, ranks, where);
   check_complete(modules, parts, where);
   for (const PeftTensor& tensor : adapter.tensors) {

@@ -10,8 +10,9 @@ namespace {
 
 constexpr const char* kPrompt = "prompt_embeddings";  // [num_virtual_tokens, token_dim]
 
-void read_prompt_settings(const nlohmann::json& config, const std::string& where,
+void read_prompt_settings(const nlohmann::ordered_json& in_order, const std::string& where,
                           PeftAdapter& adapter) {
+  const nlohmann::json config(in_order);
   const JsonFields fields(config, where);
   const int64_t tokens = fields.integer("num_virtual_tokens");
   if (tokens <= 0) {

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <fstream>
+
+#include "base/crc32c.h"
 #include "tests/data/dataset_fixture.h"
 
 namespace jackscrew {
@@ -186,11 +190,23 @@ TEST_F(TokenFileTest, DamagedIsWrittenAgain) {
     replace(good.substr(0, size));
     EXPECT_FALSE(read_kept(options(100)).second) << size;
   }
-  // Of a single byte changed, the outcome is the same data, other tokens of the vocabulary, or an
+  for (size_t at = 0; at < good.size(); at += 3) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 0x01);  // of a token, its neighbour in the vocabulary
+    replace(bad);
+    const auto [data, from_file] = read_kept(options(100));
+    EXPECT_FALSE(from_file) << at;
+    expect_same(data, plain);
+  }
+  EXPECT_EQ(read_text(kept_), good);
+  // With a checksum that fits, the outcome is the same data, other tokens of the vocabulary, or an
   // error; never anything beyond the file.
+  const size_t kFooterBytes = 40, kChecksumFromEnd = 16;
   for (size_t at = 0; at < good.size(); at += 3) {
     std::string bad = good;
     bad[at] = static_cast<char>(bad[at] ^ 0x41);
+    const uint64_t crc = crc32c(std::string_view(bad).substr(0, bad.size() - kFooterBytes));
+    std::memcpy(&bad[bad.size() - kChecksumFromEnd], &crc, sizeof crc);
     replace(bad);
     try {
       const Dataset data = read_kept(options(100)).first;
@@ -201,6 +217,17 @@ TEST_F(TokenFileTest, DamagedIsWrittenAgain) {
       EXPECT_EQ(error.kind(), ErrorKind::data) << error.what();
     }
   }
+}
+
+TEST_F(TokenFileTest, ChangedWhileItIsUsedGivesNoIdBeyondTheVocabulary) {
+  write_data(6);
+  const Dataset data = read_kept(options(100)).first;
+  int64_t tokens = 0;
+  for (const Example& example : examples_of(data)) tokens += std::ssize(example.ids);
+  std::fstream file(kept_, std::ios::binary | std::ios::in | std::ios::out);
+  file << std::string(static_cast<size_t>(tokens) * sizeof(uint32_t), '\x01');
+  file.close();
+  expect_error(ErrorKind::data, "is damaged", [&] { static_cast<void>(data.example(0)); });
 }
 
 }  // namespace

@@ -1,5 +1,9 @@
 #include "formats/gguf.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cctype>
 
 #include "quant/format.h"
@@ -7,6 +11,19 @@
 
 namespace jackscrew {
 namespace {
+
+TEST_F(Gguf, IsNoPipe) {
+  const fs::path pipe = directory_ / "pipe.gguf";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  // Whoever reads it finds the beginning of a GGUF file, rather than waiting for it.
+  const int end = ::open(pipe.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(end, 0);
+  EXPECT_EQ(::write(end, "GGUF", 4), 4);
+  EXPECT_FALSE(is_gguf_file(pipe));
+  ::close(end);
+  EXPECT_FALSE(is_gguf_file(directory_));
+  EXPECT_TRUE(is_gguf_file(put("a.gguf", GgufBuilder().build())));
+}
 
 TEST_F(Gguf, ReadsEveryTypeOfValue) {
   GgufBuilder builder;

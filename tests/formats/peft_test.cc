@@ -45,6 +45,14 @@ class Peft : public FormatsTest {
     }
     writer.close();
   }
+  using Items = std::vector<std::string>;
+  AdapterOption option(const char* name) const {
+    for (const AdapterOption& one : read_peft_adapter(adapter()).options) {
+      if (one.name == name) return one;
+    }
+    ADD_FAILURE() << name;
+    return {};
+  }
   std::string refused_tensors(const std::vector<SafetensorsSpec>& specs) const {
     write();
     write_tensors(specs);
@@ -174,14 +182,6 @@ TEST_F(Peft, HasTheModulesOfItsTensors) {
 // Ranks and alphas of their own, and layers without an adapter: what a run must be told to have it.
 TEST_F(Peft, HasTheOptionsOfALearner) {
   write();
-  const auto option = [&](const char* name) {
-    for (const AdapterOption& one : read_peft_adapter(adapter()).options) {
-      if (one.name == name) return one;
-    }
-    ADD_FAILURE() << name;
-    return AdapterOption{};
-  };
-  using Items = std::vector<std::string>;
   EXPECT_EQ(option("lora_rank").value, "2");
   EXPECT_EQ(option("lora_target").items, Items{"q_proj"});
   // By its name q_proj would be that of other layers too.
@@ -219,6 +219,35 @@ TEST_F(Peft, HasTheOptionsOfALearner) {
   EXPECT_EQ(option("alpha_pattern").items, (Items{"q_proj=5", "v_proj=0.5"}));
 }
 
+// PEFT takes the first pattern of the file that matches, and a recipe the first in alphabetical
+// order.
+TEST_F(Peft, RefusesPatternsWhoseOrderMatters) {
+  write();
+  const json before = json::parse(slurp(adapter() / "adapter_config.json"));
+  const auto use = [&](const char* key, const ordered_json& patterns) {
+    ordered_json config(before);
+    config[key] = patterns;
+    put("adapter/adapter_config.json", config.dump());
+  };
+  const std::string path = "layers.0.self_attn.q_proj";
+  use("alpha_pattern", {{path, 80}, {"q_proj", 2}});
+  EXPECT_EQ(option("alpha_pattern").items, (Items{path + "=80", "q_proj=2"}));
+  // None of these orders matters: of other modules, or equal.
+  use("alpha_pattern", {{"v_proj", 2}, {"q_proj", 3}});
+  EXPECT_EQ(option("alpha_pattern").items, Items{"q_proj=3"});
+  use("alpha_pattern", {{"q_proj", 2}, {path, 2}});
+  EXPECT_EQ(option("alpha_pattern").items, (Items{path + "=2", "q_proj=2"}));
+  for (const char* key : {"alpha_pattern", "rank_pattern"}) {
+    for (const int number : {1, 3}) {
+      use(key, {{"q_proj", number}, {path, 2}});
+      const std::string told = fmt::format(
+          "adapter_config.json: {}: q_proj and {} both match {}, and are not in alphabetical order",
+          key, path, kModule);
+      EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }), told)) << key;
+    }
+  }
+}
+
 TEST_F(Peft, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("peft_type", "IA3"), "peft_type IA3"));
   EXPECT_TRUE(mentions(refused("bias", "lora_only"), "bias lora_only"));
@@ -229,6 +258,8 @@ TEST_F(Peft, NamesWhatItDoesNotSupport) {
                        "base_model.model.lm_head.weight is missing"));
   EXPECT_TRUE(mentions(refused("rank_pattern", {{"q_proj", 4}}), "is not of rank 4"));
   EXPECT_TRUE(mentions(refused("rank_pattern", {{"q_proj", 1.5}}), "rank_pattern has 1.5"));
+  EXPECT_TRUE(mentions(refused("rank_pattern", {{"q_proj", UINT64_MAX}}),
+                       "rank_pattern has 18446744073709551615"));
   EXPECT_TRUE(mentions(refused("rank_pattern", {{"(q", 4}}), "not a regular expression"));
   EXPECT_TRUE(mentions(refused("alpha_pattern", {{"q_proj", "x"}}), "alpha_pattern has \"x\""));
   EXPECT_TRUE(mentions(refused("target_parameters", {"x"}), "target_parameters"));

@@ -19,6 +19,13 @@ std::string type_of(const Json& object) {
   return object.at("type").get<std::string>();
 }
 
+// A member that must be a list: a loop would take anything else for an empty one, or one of one.
+const Json& list_at(const Json& object, const char* key) {
+  const Json& list = object.at(key);
+  if (!list.is_array()) fail(ErrorKind::model, "\"{}\" is not a list", key);
+  return list;
+}
+
 // Of equal merges Hugging Face's tokenizers know the last alone.
 void keep_last_of_equal(std::vector<std::pair<std::string, std::string>>& merges) {
   std::unordered_set<std::string> later;
@@ -52,7 +59,7 @@ void read_model(const Json& model, TokenizerData& data) {
   }
   // Without tokens for single bytes the flag has no effect, and some writers always set it.
   data.byte_fallback = flag(model, "byte_fallback", false) && vocabulary.contains("<0x00>");
-  for (const Json& merge : model.at("merges")) {
+  for (const Json& merge : list_at(model, "merges")) {
     if (merge.is_string()) {
       data.merges.push_back(parse_merge(merge.get_ref<const std::string&>()));
     } else {
@@ -81,7 +88,7 @@ void read_normalizer(const Json& step, TokenizerData& data) {
   using Kind = NormalizerStep::Kind;
   const std::string type = type_of(step);
   if (type == "Sequence") {
-    for (const Json& part : step.at("normalizers")) read_normalizer(part, data);
+    for (const Json& part : list_at(step, "normalizers")) read_normalizer(part, data);
   } else if (type == "Prepend") {
     data.normalizer.push_back({Kind::prepend, {}, text_of(step, "prepend")});
   } else if (type == "Replace") {
@@ -132,7 +139,9 @@ void read_pre_tokenizer(const Json& step, TokenizerData& data, bool& byte_level)
   using Prefix = PreTokenizerStep::Prefix;
   const std::string type = type_of(step);
   if (type == "Sequence") {
-    for (const Json& part : step.at("pretokenizers")) read_pre_tokenizer(part, data, byte_level);
+    for (const Json& part : list_at(step, "pretokenizers")) {
+      read_pre_tokenizer(part, data, byte_level);
+    }
     return;
   }
   if (byte_level) fail_unsupported(fmt::format("the pre-tokenizer {} after ByteLevel", type));
@@ -163,17 +172,26 @@ void read_pre_tokenizer(const Json& step, TokenizerData& data, bool& byte_level)
   }
 }
 
+// A special token of a template names an entry, whose ids, be they any, go before a text.
+void check_template_ids(const Json& step, const std::string& token, int32_t id) {
+  if (is_null(step, "special_tokens")) return;
+  const Json& ids = step.at("special_tokens").at(token).at("ids");
+  if (ids == Json::array({id})) return;
+  fail_unsupported(fmt::format("a post-processor that adds the ids {} for \"{}\", whose id is {}",
+                               ids.dump(), token, id));
+}
+
 void read_post_processor(const Json& step, TokenizerData& data) {
   if (step.is_null()) return;
   const std::string type = type_of(step);
   if (type == "ByteLevel") return;  // changes offsets only
   if (type == "Sequence") {
-    for (const Json& part : step.at("processors")) read_post_processor(part, data);
+    for (const Json& part : list_at(step, "processors")) read_post_processor(part, data);
     return;
   }
   if (type != "TemplateProcessing") fail_unsupported(fmt::format("the post-processor {}", type));
   bool after_text = false;
-  for (const Json& part : step.at("single")) {
+  for (const Json& part : list_at(step, "single")) {
     if (part.contains("Sequence")) {
       after_text = true;
       continue;
@@ -184,6 +202,7 @@ void read_post_processor(const Json& step, TokenizerData& data) {
                                    after_text ? "after the text" : "as a second token"));
     }
     data.bos = token_id(data, token, "bos token");
+    check_template_ids(step, token, data.bos);
     data.add_bos = true;
   }
 }
@@ -206,7 +225,7 @@ void read_decoder(const Json& step, TokenizerData& data) {
   const std::string type = type_of(step);
   const bool text = data.spelling == Spelling::text;
   if (type == "Sequence") {
-    for (const Json& part : step.at("decoders")) read_decoder(part, data);
+    for (const Json& part : list_at(step, "decoders")) read_decoder(part, data);
   } else if (type == "ByteLevel") {
     if (text) fail_unsupported("a ByteLevel decoder without the ByteLevel pre-tokenizer");
   } else if (type == "Replace" && (text || has_no_space_marks(data))) {
@@ -241,7 +260,7 @@ TokenizerData parse_tokenizer_json(std::string_view text, const std::string& fil
     if (is_null(root, "model")) fail(ErrorKind::model, "the section \"model\" is missing");
     read_model(root.at("model"), data);
     if (!is_null(root, "added_tokens")) {
-      for (const Json& token : root.at("added_tokens")) {
+      for (const Json& token : list_at(root, "added_tokens")) {
         set_added_token(data, token, integer_of(token.at("id")));
       }
     }

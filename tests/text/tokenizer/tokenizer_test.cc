@@ -432,6 +432,20 @@ TEST(TokenizerJson, NamesWhatItCannotRead) {
   refuse("post-processor BertProcessing", R"({"post_processor": {"type": "BertProcessing"}})");
   refuse("after the text", R"({"post_processor": {"type": "TemplateProcessing", "single":
       [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "<|im_end|>"}}]}})");
+  for (const char* ids : {"[5,6]", "[2]", "[]"}) {
+    refuse(fmt::format("adds the ids {} for \"<|im_start|>\", whose id is 1", ids),
+           fmt::format(R"({{"post_processor": {{"type": "TemplateProcessing",
+               "single": [{{"SpecialToken": {{"id": "<|im_start|>"}}}}],
+               "special_tokens": {{"<|im_start|>": {{"ids": {}}}}}}}}})",
+                       ids)
+               .c_str());
+  }
+  for (const Json& merges : {Json(nullptr), Json::object(), Json("a b")}) {
+    Json bad = good;
+    bad["model"]["merges"] = merges;
+    expect_error(ErrorKind::model, "t.json: \"merges\" is not a list",
+                 [&] { parse_tokenizer_json(bad.dump(), "t.json"); });
+  }
   refuse("with lstrip", R"({"added_tokens": [{"id": 9, "content": "x", "lstrip": true}]})");
   refuse("both have id 5", R"({"added_tokens": [{"id": 5, "content": "x"}]})");
   refuse("has id 99999999", R"({"model": {"vocab": {"x": 99999999}}})");

@@ -1,7 +1,6 @@
 #include "learners/rotation_parts.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -47,8 +46,9 @@ RotationParts::RotationParts(const std::vector<int64_t>& sizes, const std::vecto
     RotationOptions own = options;
     own.part = static_cast<uint32_t>(p);
     if (count > 1) {
-      // The nearest: what is a whole number may come out a little less.
-      own.active_elements = std::llround(share * static_cast<double>(elements));
+      // What is a whole number may come out some units in the last place less.
+      constexpr double kAtLeast = 1.0 + 1e-15;
+      own.active_elements = static_cast<int64_t>(share * static_cast<double>(elements) * kAtLeast);
       require_room(p, own.active_elements, *std::ranges::max_element(part.sizes));
     }
     part.active_elements = own.active_elements;

@@ -267,7 +267,9 @@ TEST(Report, TakesALogOfAnyKind) {
                           json{{"event", "eval"}, {"step", 1}, {"eval_loss", -1e300}}},
         std::vector<json>{json{{"event", "booked"}, {"step", 5}, {"weights", 0}},
                           json{{"event", "warn"}, {"step", 5}, {"message", "<&>"}}}}) {
-    expect_well_formed(render_report("run", events, ""));
+    std::vector<json> log = {json{{"event", "start"}, {"step", 0}}};
+    log.insert(log.end(), events.begin(), events.end());
+    expect_well_formed(render_report("run", log, ""));
   }
 }
 

@@ -6,7 +6,8 @@
 #include <random>
 #include <set>
 
-#include "report/event_log.h"
+#include "base/directory.h"
+#include "formats/checkpoint.h"
 #include "tests/support/small_disk.h"
 #include "tests/support/tiny_run.h"
 
@@ -64,15 +65,9 @@ TEST_P(SlowResume, GoesOnWithTheSameBits) {
 
 // The step of the newest checkpoint of a run that is under way; 0 before the first.
 int64_t newest_checkpoint(const fs::path& output) {
+  const std::vector<fs::path> all = list_checkpoints(output);
   const std::string prefix = "checkpoint-";
-  int64_t newest = 0;
-  std::error_code gone;
-  for (const auto& entry : fs::directory_iterator(output, gone)) {
-    const std::string name = entry.path().filename();
-    if (name.rfind(prefix, 0) != 0 || entry.path().extension() == ".part") continue;
-    newest = std::max<int64_t>(newest, std::stoll(name.substr(prefix.size())));
-  }
-  return newest;
+  return all.empty() ? 0 : std::stoll(all.back().filename().string().substr(prefix.size()));
 }
 
 // The last step in the log of a run that is under way; 0 before the first.
@@ -104,7 +99,8 @@ void expect_same_checkpoint(const TinyRun& tiny, const std::string& whole,
 }
 
 constexpr int kKills = 12;
-// Each kill comes some steps after the one before, so that only late ones may come after the end.
+// Each kill comes some steps after the one before, so that none comes after the end, however fast
+// the machine.
 constexpr int64_t kStepsBetweenKills = 9;
 constexpr const char* kKilled = " max_steps=150 save_total_limit=0";
 
@@ -135,11 +131,16 @@ TEST_P(SlowResume, SurvivesBeingKilledAtAnyMoment) {
   const std::string settings = std::string(GetParam()) + kSaving + kKilled;
   tiny.must_train("whole", settings);
   std::mt19937 random = moments();
-  for (int kills = 0; kills < kKills; ++kills) {
+  for (int kills = 0, attempt = 1; kills < kKills; ++kills) {
     Child child(tiny.train("killed", settings));
     reach_a_moment(child, tiny.path("killed"), kills, random);
     const int ended = child.stop(SIGKILL);
-    EXPECT_TRUE(ended == -SIGKILL || (ended == 0 && kills > kKills / 2)) << kills << ": " << ended;
+    if (ended == 0 && ++attempt <= 10) {  // this process got its turn too late: all over again
+      fs::remove_all(tiny.path("killed"));
+      kills = -1;
+      continue;
+    }
+    EXPECT_EQ(ended, -SIGKILL) << kills;
     expect_same_checkpoint(tiny, "whole", "killed");
   }
   tiny.must_train("killed", settings);
@@ -157,10 +158,8 @@ TEST_P(SlowResume, SurvivesAFullDisk) {
   const fs::path ballast = disk / "ballast";
   const SmallDisk mounted(disk, "16m");
   SKIP_UNLESS_MOUNTED(mounted);
-  uint64_t checkpoint_bytes = 0;
-  for (const auto& [name, bytes] : contents(tiny.path("whole/checkpoint-150"))) {
-    checkpoint_bytes += bytes.size();
-  }
+  const auto checkpoint_bytes =
+      static_cast<uint64_t>(bytes_of_files(tiny.path("whole/checkpoint-150")));
   std::mt19937 random = moments();
   for (int kills = 0; kills < kKills; ++kills) {
     fs::remove(ballast);

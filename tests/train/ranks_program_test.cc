@@ -248,16 +248,19 @@ TEST_F(SlowRanksProgram, OneSaysWhatIsWrongWithAll) {
   expect_refused(2, "plan " + tiny_.settings(), 2, "plan is the work of one process");
   expect_refused(2, "generate " + tiny_.settings("prompt=Hello"), 2, "generate is the work of one");
   // What all find while the run begins, and when their states are restored.
-  expect_refused(2, good + "method=lora lora_init=loftq storage=f32", 2,
-                 "hint: they are stored as");
+  must_train(1, "bf16", "method=full storage=bf16 checkpoint_dtype=bf16 max_steps=1");
+  expect_refused(2,
+                 good + "init=pretrained method=lora lora_init=loftq storage=bf16 model=" +
+                     tiny_.path("bf16").string(),
+                 2, "hint: they are stored as exactly as their model has them");
   EXPECT_FALSE(fs::exists(tiny_.path("run")));
   const std::string rotary = "method=rotary steps_per_rotation=1 save_steps=2 max_steps=4 ";
   must_train(2, "half", rotary + "active_params=60%");
   expect_refused(2,
-                 tiny_.train("tenth", rotary + "active_params=10% resume=") +
+                 tiny_.train("third", rotary + "active_params=30% resume=") +
                      tiny_.path("half/checkpoint-2").string(),
                  5, "parameters are active there, active_params allows");
-  EXPECT_FALSE(fs::exists(tiny_.path("tenth")));
+  EXPECT_FALSE(fs::exists(tiny_.path("third")));
 }
 
 // Whoever it is that does not fit is named, rank 0 as well.

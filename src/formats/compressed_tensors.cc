@@ -24,7 +24,7 @@ constexpr std::string_view kScale = ".weight_scale";
 constexpr std::string_view kZero = ".weight_zero_point";
 constexpr std::string_view kGroups = ".weight_g_idx";
 constexpr std::array kPackParts = {kPacked, kShape, kScale, kZero, kGroups};
-constexpr std::array kByteParts = {kWeight, kScale, kZero};
+constexpr std::array kByteParts = {kWeight, kScale, kZero, kGroups};
 
 // What a configuration says of the weights that its config_groups are for. Which group a layer is
 // in is not asked: only what all of them say counts.
@@ -90,7 +90,8 @@ WeightSettings weight_settings(const QuantizationConfig& config) {
     const JsonFields of(*weights, where);
     const std::vector<int64_t> block = block_structure(of);
     if (!block.empty()) blocks.push_back(block);
-    const int64_t size = of.integer("group_size", 0);  // -1: a whole row
+    const bool is_of_row = block.size() == 2 && block[0] == 1;
+    const int64_t size = of.integer("group_size", is_of_row ? block[1] : 0);  // -1: a whole row
     if (size > 0) sizes.push_back(size);
     bits.push_back(of.integer("num_bits", 0));
     zeros.push_back(!of.boolean("symmetric", true));
@@ -166,10 +167,33 @@ void expect_part(const LayerTensors& tensors, std::string_view suffix, bool is_p
   }
 }
 
-StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig& config) {
-  const WeightSettings settings = weight_settings(config);
+void expect_parts(const LayerTensors& tensors, const WeightSettings& settings) {
   expect_part(tensors, kZero, settings.has_zeros, "symmetric is false");
   expect_part(tensors, kGroups, settings.has_order, "actorder orders columns by group");
+}
+
+// The group of each column; none where columns are in the order of their groups. In a model that
+// was not calibrated all are -1, which stands for none.
+std::vector<int32_t> groups_of_columns(const LayerTensors& tensors, int64_t cols) {
+  if (tensors.find(kGroups) == nullptr) return {};
+  auto group_of = elements_of<int32_t>(tensors.get(kGroups, "I32", {cols}));
+  if (group_of[0] == -1) group_of.clear();
+  return group_of;
+}
+
+// `groups` groups of columns, as the layer orders them.
+GroupOrder group_order(const LayerTensors& tensors, int64_t cols, int64_t groups,
+                       const WeightSettings& settings) {
+  const std::vector<int32_t> group_of = groups_of_columns(tensors, cols);
+  if (!group_of.empty()) return order_by_group(group_of, groups, tensors.name(kGroups));
+  GroupOrder order;
+  order.sizes = equal_sizes(cols, groups, settings, tensors.name(kScale));
+  return order;
+}
+
+StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig& config) {
+  const WeightSettings settings = weight_settings(config);
+  expect_parts(tensors, settings);
   const SafetensorsEntry& packed = tensors.matrix(kPacked, "I32");
   const int64_t rows = packed.shape[0];
   const int64_t words = packed.shape[1];
@@ -184,15 +208,7 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig& 
                 "read are codes of 2 to 6 and 8 bits, as a stream or whole in each word");
   }
   const int64_t groups = group_count(tensors, rows, cols);
-  GroupOrder order;
-  // In a model that was not calibrated all groups are -1, which stands for none.
-  if (const SafetensorsEntry* entry = tensors.find(kGroups)) {
-    const auto group_of = elements_of<int32_t>(tensors.get(kGroups, "I32", {cols}));
-    if (group_of[0] != -1) order = order_by_group(group_of, groups, entry->name);
-  }
-  if (order.sizes.empty()) {
-    order.sizes = equal_sizes(cols, groups, settings, tensors.name(kScale));
-  }
+  GroupOrder order = group_order(tensors, cols, groups, settings);
   const ScaleTable scales = read_scales(tensors, kScale, {rows, groups}, groups, 1);
   const bool has_zeros = tensors.find(kZero) != nullptr;
   const PackedZero zero = !has_zeros ? PackedZero::middle
@@ -231,9 +247,14 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig& 
 StoredTensor read_bytes(const LayerTensors& tensors, const QuantizationConfig& config) {
   const WeightSettings settings = weight_settings(config);
   if (is_fp8(tensors)) {
-    return read_fp8(tensors, kScale, settings.block_structure, settings.group_size);
+    StoredTensor out = read_fp8(tensors, kScale, settings.block_structure, settings.group_size);
+    if (settings.has_order || !groups_of_columns(tensors, out.shape[1]).empty()) {
+      fail(ErrorKind::model, "{}: columns of FP8 that are ordered by group are not read",
+           tensors.name(kGroups));
+    }
+    return out;
   }
-  expect_part(tensors, kZero, settings.has_zeros, "symmetric is false");
+  expect_parts(tensors, settings);
   const SafetensorsEntry& codes = tensors.matrix(kWeight, "I8");
   const int64_t rows = codes.shape[0];
   const int64_t cols = codes.shape[1];
@@ -244,17 +265,21 @@ StoredTensor read_bytes(const LayerTensors& tensors, const QuantizationConfig& c
   const bool has_zeros = tensors.find(kZero) != nullptr;
   // Turns signed bytes into unsigned codes by adding 128.
   const auto moved = [](uint8_t byte) { return static_cast<uint8_t>(byte ^ 0x80); };
-  PackedSource source{.name = tensors.name(kWeight),
-                      .format = "int_8bit",
-                      .rows = rows,
-                      .layout = packed_layout(
-                          equal_sizes(cols, groups, settings, tensors.name(kScale)), 8, scales.type,
-                          has_zeros ? PackedZero::eight_bits : PackedZero::middle, false)};
-  source.codes = [=, from = codes.bytes.data()](int64_t begin, int64_t end, int64_t first,
-                                                int64_t count, uint8_t* to) {
+  GroupOrder order = group_order(tensors, cols, groups, settings);
+  PackedSource source{
+      .name = tensors.name(kWeight),
+      .format = "int_8bit",
+      .rows = rows,
+      .layout = packed_layout(order.sizes, 8, scales.type,
+                              has_zeros ? PackedZero::eight_bits : PackedZero::middle,
+                              !order.columns.empty()),
+      .columns = std::move(order.columns)};
+  source.codes = [=, columns = source.columns, from = codes.bytes.data()](
+                     int64_t begin, int64_t end, int64_t first, int64_t count, uint8_t* to) {
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t i = 0; i < count; ++i) {
-        to[(row - begin) * kPackedChunk + i] = moved(from[row * cols + first + i]);
+        const int64_t k = columns.empty() ? first + i : columns[static_cast<size_t>(first + i)];
+        to[(row - begin) * kPackedChunk + i] = moved(from[row * cols + k]);
       }
     }
   };
@@ -266,7 +291,7 @@ StoredTensor read_bytes(const LayerTensors& tensors, const QuantizationConfig& c
     };
   }
   StoredTensor out = packed_tensor(std::move(source));
-  tensors.set_bytes(out, kWeight, {kScale, kZero});
+  tensors.set_bytes(out, kWeight, {kScale, kZero, kGroups});
   return out;
 }
 

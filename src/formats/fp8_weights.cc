@@ -35,12 +35,12 @@ Fp8Layout blocks_of(const SafetensorsEntry& scale, int64_t rows, int64_t cols,
     }
     return {.block_cols = group_size};
   }
-  if (is_by_row && shape.size() == 2 && shape[1] >= 1 && cols % shape[1] == 0) {
-    return {.block_cols = cols / shape[1]};
-  }
   if (block.size() == 2 && block[0] > 0 && block[1] > 0 &&
       shape == std::vector{ceil_div(rows, block[0]), ceil_div(cols, block[1])}) {
     return {.block_rows = block[0], .block_cols = block[1]};
+  }
+  if (is_by_row && shape.size() == 2 && shape[1] >= 1 && cols % shape[1] == 0) {
+    return {.block_cols = cols / shape[1]};
   }
   throw Error(ErrorKind::model,
               fmt::format("tensor {} of shape {} does not fit a weight [{}, {}] in blocks of {}",

@@ -1,29 +1,13 @@
 #include "formats/quantised_layout.h"
 
 #include <cmath>
-#include <cstring>
 #include <random>
 
-#include "quant/weight.h"
-#include "tests/formats/support.h"
+#include "tests/formats/quantised_layouts.h"
 #include "tests/quant/decode.h"
-#include "tests/support/paths.h"
-#include "tests/support/test_ops.h"
 
 namespace jackscrew {
 namespace {
-
-std::vector<float> values_of(const StoredTensor& tensor, Ops& ops) {
-  const int64_t rows = tensor.shape[0];
-  const int64_t cols = tensor.shape[1];
-  Memory memory("host", make_host_backing(), 0);
-  Arena staging(memory, Purpose::staging, 1 << 20);
-  Weight weight(memory, {"a.weight", rows, cols}, tensor.format);
-  weight.load(ops, tensor, staging);
-  std::vector<float> out(static_cast<size_t>(rows * cols));
-  weight.decode(ops, 0, rows, Tensor(out.data(), DType::f32, {rows, cols}));
-  return out;
-}
 
 // Files of tools/golden_quantised.py: one layer in each layout, and what it stands for.
 class QuantisedLayoutGolden : public ::testing::TestWithParam<const char*> {};
@@ -50,87 +34,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, QuantisedLayoutGolden,
                                            "exl3_4_mcg", "exl3_7_mul1"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
-// Copies of those files with something wrong in them.
-class QuantisedLayout : public FormatsTest {
- protected:
-  struct Entry {
-    SafetensorsSpec spec;
-    std::vector<uint8_t> bytes;
-  };
-
-  static fs::path golden(const std::string& name) {
-    return fs::path(kTestData) / "golden/quantised" / name;
-  }
-
-  static std::vector<Entry> entries(const std::string& name) {
-    const SafetensorsFile file(golden(name) / "model.safetensors");
-    std::vector<Entry> out;
-    for (const SafetensorsEntry& entry : file.entries()) {
-      out.push_back(
-          {{entry.name, entry.dtype, entry.shape}, {entry.bytes.begin(), entry.bytes.end()}});
-    }
-    return out;
-  }
-
-  static Entry& part(std::vector<Entry>& all, const std::string& suffix) {
-    for (Entry& entry : all) {
-      if (entry.spec.name == "a." + suffix) return entry;
-    }
-    ADD_FAILURE() << suffix;
-    return all[0];
-  }
-
-  template <class Element>
-  static void set(Entry& entry, size_t index, Element value) {
-    std::memcpy(entry.bytes.data() + index * sizeof value, &value, sizeof value);
-  }
-
-  void write(const std::vector<Entry>& all) const {
-    std::vector<SafetensorsSpec> specs;
-    for (const Entry& entry : all) specs.push_back(entry.spec);
-    SafetensorsWriter writer(directory_ / "model.safetensors", specs);
-    for (const Entry& entry : all) writer.write(entry.spec.name, entry.bytes);
-    writer.close();
-  }
-
-  // Why the weight of a changed file cannot be had.
-  template <class Change>
-  std::string refused(const std::string& name, const Change& change) const {
-    std::vector<Entry> all = entries(name);
-    change(all);
-    write(all);
-    put("config.json", slurp(golden(name) / "config.json"));
-    return load_error();
-  }
-
-  // Why the weight cannot be had with a changed quantization_config.
-  std::string refused_config(const std::string& name, const std::string& from,
-                             const std::string& to) const {
-    change_config(name, from, to);
-    return load_error();
-  }
-  void change_config(const std::string& name, const std::string& from,
-                     const std::string& to) const {
-    write(entries(name));
-    std::string text = slurp(golden(name) / "config.json");
-    const size_t at = text.find(from);
-    EXPECT_NE(at, std::string::npos) << from;
-    put("config.json", text.replace(at, from.size(), to));
-  }
-  std::vector<float> loaded() const {
-    const SafetensorsSource source(directory_);
-    return values_of(*source.find("a.weight"), *make_test_ops());
-  }
-
-  std::string load_error() const {
-    return model_error([&] {
-      const SafetensorsSource source(directory_);
-      values_of(*source.find("a.weight"), *make_test_ops());
-    });
-  }
-};
-
-TEST_F(QuantisedLayout, RefusesOrdersThatAreNone) {
+TEST_F(QuantisedLayoutTest, RefusesOrdersThatAreNone) {
   EXPECT_TRUE(mentions(refused("exl2",
                                [](auto& all) {
                                  Entry& order = part(all, "q_invperm");
@@ -152,7 +56,7 @@ TEST_F(QuantisedLayout, RefusesOrdersThatAreNone) {
       "weight_g_idx: group 4"));
 }
 
-TEST_F(QuantisedLayout, RefusesGroupsThatDoNotFit) {
+TEST_F(QuantisedLayoutTest, RefusesGroupsThatDoNotFit) {
   const auto with_group = [&](size_t index, int16_t value) {
     return refused("exl2", [&](auto& all) { set(part(all, "q_groups"), index, value); });
   };
@@ -164,7 +68,7 @@ TEST_F(QuantisedLayout, RefusesGroupsThatDoNotFit) {
   EXPECT_TRUE(mentions(with_group(5, 100), "a.q_groups: group"));
 }
 
-TEST_F(QuantisedLayout, RefusesPartsOfOtherShapes) {
+TEST_F(QuantisedLayoutTest, RefusesPartsOfOtherShapes) {
   const auto shorter = [](Entry& entry) {
     entry.bytes.resize(entry.bytes.size() / static_cast<size_t>(entry.spec.shape[0]) *
                        static_cast<size_t>(entry.spec.shape[0] - 1));
@@ -222,7 +126,7 @@ TEST_F(QuantisedLayout, RefusesPartsOfOtherShapes) {
   }
 }
 
-TEST_F(QuantisedLayout, RefusesSettingsItDoesNotRead) {
+TEST_F(QuantisedLayoutTest, RefusesSettingsItDoesNotRead) {
   EXPECT_TRUE(mentions(refused_config("gptq_4", "\"bits\": 4", "\"bits\": 5"), "GPTQ in 5 bits"));
   EXPECT_TRUE(
       mentions(refused_config("gptq_4", "\"gptq\"\n", "\"marlin\"\n"), "checkpoint_format marlin"));
@@ -237,7 +141,7 @@ TEST_F(QuantisedLayout, RefusesSettingsItDoesNotRead) {
 }
 
 // transformers 5 has `format` for GPTQ's checkpoint_format and for AWQ's version.
-TEST_F(QuantisedLayout, ReadsTheFormatByEitherName) {
+TEST_F(QuantisedLayoutTest, ReadsTheFormatByEitherName) {
   const SafetensorsSource source(golden("gptq_2_v2"));
   const std::vector<float> expected = values_of(*source.find("a.weight"), *make_test_ops());
   for (const char* setting : {"\"format\": \"gptq_v2\"", "\"format\": \"GPTQ_V2\"",
@@ -251,125 +155,7 @@ TEST_F(QuantisedLayout, ReadsTheFormatByEitherName) {
                        "version gemv"));
 }
 
-// What config_groups say, as compressed-tensors writes them.
-TEST_F(QuantisedLayout, HoldsCompressedTensorsToTheirConfiguration) {
-  const auto with = [&](const char* name, const std::string& settings) {
-    return refused_config(name, "\"ignore\"", settings + ", \"ignore\"");
-  };
-  const auto accept = [&](const char* name, const std::string& settings) {
-    change_config(name, "\"ignore\"", settings + ", \"ignore\"");
-    EXPECT_FALSE(loaded().empty());
-  };
-  const auto weights = [](const std::string& fields) {
-    return "\"config_groups\": {\"g\": {\"weights\": {" + fields + "}}}";
-  };
-  for (const char* name : {"packed_4", "int"}) {
-    EXPECT_TRUE(mentions(with(name, weights("\"symmetric\": false")),
-                         "symmetric is false, but tensor a.weight_zero_point is missing"));
-    EXPECT_TRUE(mentions(with(name, "\"transform_config\": {\"config_groups\": {\"u\": {}}}"),
-                         "transform_config"));
-    accept(name, "\"transform_config\": {}, " + weights("\"symmetric\": true"));
-  }
-  EXPECT_TRUE(mentions(with("packed_4", weights("\"actorder\": \"group\"")),
-                       "but tensor a.weight_g_idx is missing"));
-  EXPECT_TRUE(mentions(with("packed_4", weights("\"group_size\": 64")),
-                       "96 columns do not divide into 3 groups of 64"));
-  // Three groups of 96 columns are also 40, 40 and 16.
-  const auto expect_of_40_not_32 = [&](const std::vector<float>& even) {
-    const std::vector<float> uneven = loaded();
-    bool differs = false;
-    for (size_t i = 0; i < even.size(); ++i) {
-      const size_t column = i % 96;
-      if (column / 32 == column / 40) {
-        EXPECT_EQ(uneven[i], even[i]) << i;
-      } else {
-        differs = differs || uneven[i] != even[i];
-      }
-    }
-    EXPECT_TRUE(differs);
-  };
-  accept("packed_4", weights("\"actorder\": \"weight\", \"group_size\": 32"));
-  const std::vector<float> even = loaded();
-  accept("packed_4", weights("\"group_size\": 40"));
-  expect_of_40_not_32(even);
-  const auto change_fp8 = [&](int64_t size) {
-    change_config("fp8_groups", "\"num_bits\"",
-                  fmt::format("\"group_size\": {}, \"num_bits\"", size));
-  };
-  change_fp8(64);
-  EXPECT_TRUE(mentions(load_error(), "96 columns do not divide into 3 groups of 64"));
-  change_fp8(32);
-  const std::vector<float> even_fp8 = loaded();
-  change_fp8(40);
-  expect_of_40_not_32(even_fp8);
-  // A scale for each row is of no group.
-  change_config("fp8_rows", "\"num_bits\"", "\"group_size\": 32, \"num_bits\"");
-  EXPECT_FALSE(loaded().empty());
-  // A group of layers that are stored otherwise says nothing of blocks.
-  const SafetensorsSource blocks(golden("fp8_blocks"));
-  change_config("fp8_blocks", "\"group_0\"",
-                "\"other\": {\"weights\": {\"group_size\": null}}, \"group_0\"");
-  EXPECT_TRUE(same_bits(loaded(), values_of(*blocks.find("a.weight"), *make_test_ops())));
-}
-
-// Older writers of pack-quantized leave bits of a word empty rather than divide a code.
-TEST_F(QuantisedLayout, CodesMayBeWholeInTheirWords) {
-  constexpr int64_t kRows = 32;
-  constexpr int64_t kCols = 96;
-  constexpr int64_t kGroups = 4;
-  const std::vector<Entry> golden_parts = entries("packed_4_order");
-  const auto values = [&](int64_t bits, bool is_whole) {
-    std::mt19937 random(3);
-    // A matrix of codes whose lines are packed along one of its sides.
-    const auto packed = [&](const char* name, int64_t lines, int64_t codes, bool across) {
-      const int64_t in_word = 32 / bits;
-      const int64_t words = is_whole ? (codes + in_word - 1) / in_word : (codes * bits + 31) / 32;
-      std::vector<uint32_t> out(static_cast<size_t>(lines * words));
-      for (int64_t line = 0; line < lines; ++line) {
-        for (int64_t i = 0; i < codes; ++i) {
-          const uint64_t code = random() % (1u << bits);
-          const int64_t bit = is_whole ? i / in_word * 32 + i % in_word * bits : i * bits;
-          const auto put = [&](int64_t word, uint64_t part) {
-            if (part == 0) return;
-            out[static_cast<size_t>(across ? word * lines + line : line * words + word)] |=
-                static_cast<uint32_t>(part);
-          };
-          put(bit / 32, code << (bit % 32) & 0xFFFFFFFFu);
-          put(bit / 32 + 1, code << (bit % 32) >> 32);
-        }
-      }
-      Entry entry{{name, "I32", {lines, words}}, {}};
-      if (across) std::swap(entry.spec.shape[0], entry.spec.shape[1]);
-      const auto* begin = reinterpret_cast<const uint8_t*>(out.data());
-      entry.bytes.assign(begin, begin + out.size() * sizeof(uint32_t));
-      return entry;
-    };
-    std::vector<Entry> all;
-    for (const Entry& entry : golden_parts) {
-      const bool stays = entry.spec.name == "a.weight_shape" || entry.spec.name == "a.weight_scale";
-      if (stays) all.push_back(entry);
-    }
-    all.push_back(packed("a.weight_packed", kRows, kCols, false));
-    all.push_back(packed("a.weight_zero_point", kGroups, kRows, true));
-    write(all);
-    put("config.json",
-        fmt::format(R"({{"quantization_config": {{"quant_method": "compressed-tensors",
-            "config_groups": {{"a": {{"weights": {{"num_bits": {}}}}}}}}}}})",
-                    bits));
-    return loaded();
-  };
-  for (const int64_t bits : {3, 4, 5, 6}) {
-    const std::vector<float> stream = values(bits, false);
-    EXPECT_GT(*std::max_element(stream.begin(), stream.end()), 0.0f);
-    EXPECT_TRUE(same_bits(values(bits, true), stream)) << bits;
-  }
-  (void)values(3, true);
-  put("config.json", R"({"quantization_config": {"quant_method": "compressed-tensors",
-      "config_groups": {"a": {"weights": {"num_bits": 4}}}}})");
-  EXPECT_TRUE(mentions(load_error(), "does not hold codes of a matrix [32, 96]"));
-}
-
-TEST_F(QuantisedLayout, RefusesFloatsAndBytesItCannotRead) {
+TEST_F(QuantisedLayoutTest, RefusesFloatsAndBytesItCannotRead) {
   const auto with_scale = [&](const char* name, const char* suffix, auto value) {
     return refused(name, [&](auto& all) { set(part(all, suffix), 0, value); });
   };
@@ -392,7 +178,7 @@ TEST_F(QuantisedLayout, RefusesFloatsAndBytesItCannotRead) {
                "a.weight is F8_E5M2 where I8"));
 }
 
-TEST_F(QuantisedLayout, RefusesTrellisesThatAreNone) {
+TEST_F(QuantisedLayoutTest, RefusesTrellisesThatAreNone) {
   EXPECT_TRUE(
       mentions(refused("exl3_4_mcg", [](auto& all) { set<uint16_t>(part(all, "svh"), 3, 0x7E00); }),
                "a.svh: scale 3 is nan"));
@@ -416,7 +202,7 @@ TEST_F(QuantisedLayout, RefusesTrellisesThatAreNone) {
 }
 
 // A file may name its settings itself where config.json has none; and be called what it likes.
-TEST_F(QuantisedLayout, ReadsDirectoriesOfOtherPrograms) {
+TEST_F(QuantisedLayoutTest, ReadsDirectoriesOfOtherPrograms) {
   const std::string config = slurp(golden("gptq_4") / "config.json");
   const size_t begin = config.find('{', 1);
   put("quantize_config.json", config.substr(begin, config.rfind('}') - begin));
@@ -432,7 +218,7 @@ TEST_F(QuantisedLayout, ReadsDirectoriesOfOtherPrograms) {
 }
 
 // The file that AutoAWQ wrote first, and the form in which compressed-tensors wrote blocks first.
-TEST_F(QuantisedLayout, ReadsOlderConfigurations) {
+TEST_F(QuantisedLayoutTest, ReadsOlderConfigurations) {
   const auto expect_values_of = [&](const char* name) {
     const SafetensorsSource expected(golden(name));
     EXPECT_TRUE(same_bits(loaded(), values_of(*expected.find("a.weight"), *make_test_ops())));
@@ -453,7 +239,7 @@ TEST_F(QuantisedLayout, ReadsOlderConfigurations) {
   EXPECT_TRUE(mentions(load_error(), "quant_config.json: AWQ in 3 bits"));
 }
 
-TEST_F(QuantisedLayout, DamagedFilesAreErrors) {
+TEST_F(QuantisedLayoutTest, DamagedFilesAreErrors) {
   std::mt19937 random(5);
   for (const char* name : {"gptq_4_order", "awq", "exl2", "packed_4_order", "int_shared",
                            "fp8_blocks", "fp8_inverse", "fp4", "llm_int8", "exl3_7_mul1"}) {
@@ -475,7 +261,7 @@ TEST_F(QuantisedLayout, DamagedFilesAreErrors) {
   }
 }
 
-TEST_F(QuantisedLayout, LoadingInFewBitsIsBitsandbytes) {
+TEST_F(QuantisedLayoutTest, LoadingInFewBitsIsBitsandbytes) {
   const auto method = [&](const std::string& fields) {
     put("config.json", R"({"quantization_config": )" + fields + "}");
     return read_quantization_config(directory_).method;

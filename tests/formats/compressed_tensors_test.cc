@@ -1,0 +1,209 @@
+// compressed-tensors: what its configuration says of its layers, and how its codes lie.
+#include <cmath>
+#include <random>
+
+#include "tests/formats/quantised_layouts.h"
+#include "tests/quant/decode.h"
+
+namespace jackscrew {
+namespace {
+
+class CompressedTensors : public QuantisedLayoutTest {
+ protected:
+  static std::vector<float> values_of_golden(const std::string& name) {
+    const SafetensorsSource source(golden(name));
+    return values_of(*source.find("a.weight"), *make_test_ops());
+  }
+};
+
+// Three groups of 96 columns may be of 32 (`even`), or of 40, 40 and 16.
+void expect_groups_of_40(const std::vector<float>& uneven, const std::vector<float>& even) {
+  bool differs = false;
+  for (size_t i = 0; i < even.size(); ++i) {
+    const size_t column = i % 96;
+    if (column / 32 == column / 40) {
+      EXPECT_EQ(uneven[i], even[i]) << i;
+    } else {
+      differs = differs || uneven[i] != even[i];
+    }
+  }
+  EXPECT_TRUE(differs);
+}
+
+// What config_groups say, as compressed-tensors writes them.
+TEST_F(CompressedTensors, AreHeldToTheirConfiguration) {
+  const auto with = [&](const char* name, const std::string& settings) {
+    return refused_config(name, "\"ignore\"", settings + ", \"ignore\"");
+  };
+  const auto accept = [&](const char* name, const std::string& settings) {
+    change_config(name, "\"ignore\"", settings + ", \"ignore\"");
+    EXPECT_FALSE(loaded().empty());
+  };
+  const auto weights = [](const std::string& fields) {
+    return "\"config_groups\": {\"g\": {\"weights\": {" + fields + "}}}";
+  };
+  for (const char* name : {"packed_4", "int"}) {
+    EXPECT_TRUE(mentions(with(name, weights("\"symmetric\": false")),
+                         "symmetric is false, but tensor a.weight_zero_point is missing"));
+    EXPECT_TRUE(mentions(with(name, "\"transform_config\": {\"config_groups\": {\"u\": {}}}"),
+                         "transform_config"));
+    accept(name, "\"transform_config\": {}, " + weights("\"symmetric\": true"));
+  }
+  EXPECT_TRUE(mentions(with("packed_4", weights("\"actorder\": \"group\"")),
+                       "but tensor a.weight_g_idx is missing"));
+  EXPECT_TRUE(mentions(with("packed_4", weights("\"group_size\": 64")),
+                       "96 columns do not divide into 3 groups of 64"));
+  accept("packed_4", weights("\"actorder\": \"weight\", \"group_size\": 32"));
+  const std::vector<float> even = loaded();
+  accept("packed_4", weights("\"group_size\": 40"));
+  expect_groups_of_40(loaded(), even);
+  const auto change_fp8 = [&](int64_t size) {
+    change_config("fp8_groups", "\"num_bits\"",
+                  fmt::format("\"group_size\": {}, \"num_bits\"", size));
+  };
+  change_fp8(64);
+  EXPECT_TRUE(mentions(load_error(), "96 columns do not divide into 3 groups of 64"));
+  change_fp8(32);
+  const std::vector<float> even_fp8 = loaded();
+  change_fp8(40);
+  expect_groups_of_40(loaded(), even_fp8);
+  // A scale for each row is of no group.
+  change_config("fp8_rows", "\"num_bits\"", "\"group_size\": 32, \"num_bits\"");
+  EXPECT_FALSE(loaded().empty());
+  // A group of layers that are stored otherwise says nothing of blocks.
+  const SafetensorsSource blocks(golden("fp8_blocks"));
+  change_config("fp8_blocks", "\"group_0\"",
+                "\"other\": {\"weights\": {\"group_size\": null}}, \"group_0\"");
+  EXPECT_TRUE(same_bits(loaded(), values_of(*blocks.find("a.weight"), *make_test_ops())));
+}
+
+// Older writers of pack-quantized leave bits of a word empty rather than divide a code.
+TEST_F(CompressedTensors, CodesMayBeWholeInTheirWords) {
+  constexpr int64_t kRows = 32;
+  constexpr int64_t kCols = 96;
+  constexpr int64_t kGroups = 4;
+  const std::vector<Entry> golden_parts = entries("packed_4_order");
+  const auto values = [&](int64_t bits, bool is_whole) {
+    std::mt19937 random(3);
+    // A matrix of codes whose lines are packed along one of its sides.
+    const auto packed = [&](const char* name, int64_t lines, int64_t codes, bool across) {
+      const int64_t in_word = 32 / bits;
+      const int64_t words = is_whole ? (codes + in_word - 1) / in_word : (codes * bits + 31) / 32;
+      std::vector<uint32_t> out(static_cast<size_t>(lines * words));
+      for (int64_t line = 0; line < lines; ++line) {
+        for (int64_t i = 0; i < codes; ++i) {
+          const uint64_t code = random() % (1u << bits);
+          const int64_t bit = is_whole ? i / in_word * 32 + i % in_word * bits : i * bits;
+          const auto put = [&](int64_t word, uint64_t part) {
+            if (part == 0) return;
+            out[static_cast<size_t>(across ? word * lines + line : line * words + word)] |=
+                static_cast<uint32_t>(part);
+          };
+          put(bit / 32, code << (bit % 32) & 0xFFFFFFFFu);
+          put(bit / 32 + 1, code << (bit % 32) >> 32);
+        }
+      }
+      Entry entry{{name, "I32", {lines, words}}, {}};
+      if (across) std::swap(entry.spec.shape[0], entry.spec.shape[1]);
+      const auto* begin = reinterpret_cast<const uint8_t*>(out.data());
+      entry.bytes.assign(begin, begin + out.size() * sizeof(uint32_t));
+      return entry;
+    };
+    std::vector<Entry> all;
+    for (const Entry& entry : golden_parts) {
+      const bool stays = entry.spec.name == "a.weight_shape" || entry.spec.name == "a.weight_scale";
+      if (stays) all.push_back(entry);
+    }
+    all.push_back(packed("a.weight_packed", kRows, kCols, false));
+    all.push_back(packed("a.weight_zero_point", kGroups, kRows, true));
+    write(all);
+    put("config.json",
+        fmt::format(R"({{"quantization_config": {{"quant_method": "compressed-tensors",
+            "config_groups": {{"a": {{"weights": {{"num_bits": {}}}}}}}}}}})",
+                    bits));
+    return loaded();
+  };
+  for (const int64_t bits : {3, 4, 5, 6}) {
+    const std::vector<float> stream = values(bits, false);
+    EXPECT_GT(*std::max_element(stream.begin(), stream.end()), 0.0f);
+    EXPECT_TRUE(same_bits(values(bits, true), stream)) << bits;
+  }
+  (void)values(3, true);
+  put("config.json", R"({"quantization_config": {"quant_method": "compressed-tensors",
+      "config_groups": {"a": {"weights": {"num_bits": 4}}}}})");
+  EXPECT_TRUE(mentions(load_error(), "does not hold codes of a matrix [32, 96]"));
+}
+
+// Blocks of one row are groups of columns, of which the last may be shorter.
+TEST_F(CompressedTensors, BlocksOfOneRowAreGroups) {
+  for (const std::string name : {"int", "fp8_groups"}) {
+    SCOPED_TRACE(name);
+    const std::vector<float> even = values_of_golden(name);
+    const std::string groups = name == "int" ? "\"ignore\"" : "\"group_0\"";
+    const auto change = [&](int64_t columns) {
+      const std::string other = fmt::format(
+          R"("other": {{"weights": {{"strategy": "block", "block_structure": [1, {}]}}}})",
+          columns);
+      change_config(name, groups,
+                    name == "int" ? "\"config_groups\": {" + other + "}, \"ignore\""
+                                  : other + ", \"group_0\"");
+    };
+    change(32);
+    EXPECT_TRUE(same_bits(loaded(), even));
+    change(40);
+    expect_groups_of_40(loaded(), even);
+    change(64);
+    EXPECT_TRUE(mentions(load_error(), "96 columns do not divide into 3 groups of 64"));
+  }
+}
+
+// As older writers stored 8-bit weights, too.
+TEST_F(CompressedTensors, BytesMayBeOrderedByGroup) {
+  const std::vector<float> plain = values_of_golden("int");
+  constexpr size_t kColumns = 96;
+  const auto with_order = [](const std::vector<int32_t>& groups) {
+    Entry entry{{"a.weight_g_idx", "I32", {std::ssize(groups)}}, {}};
+    const auto* bytes = reinterpret_cast<const uint8_t*>(groups.data());
+    entry.bytes.assign(bytes, bytes + groups.size() * sizeof(int32_t));
+    return entry;
+  };
+  std::vector<int32_t> turning(kColumns);
+  for (size_t k = 0; k < kColumns; ++k) turning[k] = static_cast<int32_t>(k % 3);
+  std::vector<Entry> all = entries("int");
+  const Entry scales = part(all, "weight_scale");
+  ASSERT_EQ(scales.spec.dtype, "BF16");
+  all.push_back(with_order(turning));
+  write(all);
+  put("config.json", slurp(golden("int") / "config.json"));
+  const std::vector<float> turned = loaded();
+  for (size_t i = 0; i < plain.size(); ++i) {
+    const size_t row = i / kColumns, column = i % kColumns;
+    const auto scale_of = [&](size_t group) {
+      bf16 scale;
+      std::memcpy(&scale, scales.bytes.data() + (row * 3 + group) * sizeof scale, sizeof scale);
+      return to_float(scale);
+    };
+    const float code = std::round(plain[i] / scale_of(column / 32));
+    ASSERT_EQ(turned[i], code * scale_of(column % 3)) << i;
+  }
+  // No order.
+  all.back() = with_order(std::vector<int32_t>(kColumns, -1));
+  write(all);
+  EXPECT_TRUE(same_bits(loaded(), plain));
+  all.back() = with_order(std::vector<int32_t>(kColumns, 3));
+  write(all);
+  EXPECT_TRUE(mentions(load_error(), "weight_g_idx: group 3"));
+  EXPECT_TRUE(mentions(
+      refused_config("int", "\"ignore\"",
+                     R"("config_groups": {"g": {"weights": {"actorder": "group"}}}, "ignore")"),
+      "but tensor a.weight_g_idx is missing"));
+  const auto of_fp8 = [&](int32_t group) {
+    return refused("fp8_groups", [&](auto& parts) {
+      parts.push_back(with_order(std::vector<int32_t>(kColumns, group)));
+    });
+  };
+  EXPECT_TRUE(mentions(of_fp8(0), "a.weight_g_idx: columns of FP8 that are ordered by group"));
+}
+
+}  // namespace
+}  // namespace jackscrew

@@ -1,7 +1,6 @@
 #include "learners/lora_start.h"
 
 #include <algorithm>
-#include <span>
 #include <vector>
 
 #include "base/philox.h"

@@ -1,8 +1,6 @@
 // The directory that a run writes into, and the protection of what is already there.
 #pragma once
 
-#include <optional>
-
 #include "base/directory_handle.h"
 #include "base/file.h"
 #include "conversion/model_output.h"

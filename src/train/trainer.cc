@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "formats/checkpoint.h"
 #include "report/report.h"
+#include "session/adapter.h"
 #include "train/crew.h"
 #include "train/disk_plan.h"
 #include "train/output_dir.h"

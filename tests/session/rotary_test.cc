@@ -1,6 +1,5 @@
 // Rotary training through sessions: what is exact, what rotates, what it takes.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <set>
 

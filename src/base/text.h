@@ -42,6 +42,9 @@ std::string human_duration(double seconds);
 // Lowers ASCII letters only.
 std::string lower_case(std::string_view text);
 
+// Whether a text has nothing but space.
+bool is_blank(std::string_view text);
+
 // Whole-string parses; nullopt when anything is left over.
 std::optional<int64_t> parse_int(std::string_view text);
 std::optional<double> parse_double(std::string_view text);

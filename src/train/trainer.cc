@@ -5,7 +5,6 @@
 #include <cmath>
 #include <iostream>
 #include <limits>
-#include <memory>
 #include <optional>
 
 #include "base/clock.h"

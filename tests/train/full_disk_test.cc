@@ -135,8 +135,8 @@ TEST_F(SlowFullDisk, AResultThatDoesNotFitLeavesNothing) {
     const fs::path output = disk_ / "run", staging = result_staging(output);
     const auto before = fs::last_write_time(output);
     make_room(room_of_result(method) - kPage);
-    // It does not say that another try has failed: then entries of its directory have changed, and
-    // those of the try are gone, in the order in which one gets the name of the other.
+    // It does not say that another try has failed: then its directory has changed, and nothing of
+    // the try is there under its temporary name, nor under the one that it gets next.
     int looks = 0;
     constexpr int kMostLooks = 500000;
     ASSERT_TRUE(child->until([&] {

@@ -241,6 +241,10 @@ std::string read_text(const fs::path& path, int64_t max_bytes) {
   return text;
 }
 
+void rename_file(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail_system(ErrorKind::generic, "rename to", to);
+}
+
 void make_directories(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
@@ -284,9 +288,7 @@ void write_text_atomic(const fs::path& path, std::string_view text) {
     FileWriter writer(temporary);
     writer.write(text);
     writer.close();
-    if (::rename(temporary.c_str(), path.c_str()) != 0) {
-      fail_system(ErrorKind::generic, "rename to", path);
-    }
+    rename_file(temporary, path);
   } catch (const Error&) {
     ::unlink(temporary.c_str());
     throw;
@@ -352,9 +354,7 @@ AtomicFile::AtomicFile(const fs::path& final_path)
       temporary_(final_path.string() + kTemporarySuffix, final_path, TemporaryClaim::Kind::file) {}
 
 void AtomicFile::commit() {
-  if (::rename(path().c_str(), final_.c_str()) != 0) {
-    fail_system(ErrorKind::generic, "rename to", final_);
-  }
+  rename_file(path(), final_);
   temporary_.release();
   sync_parent(final_);
 }

@@ -75,13 +75,17 @@ bool is_same_file(const fs::path& a, const fs::path& b);
 // The whole file as text. Throws Error(model) when it cannot be read or is larger than `max_bytes`.
 std::string read_text(const fs::path& path, int64_t max_bytes = int64_t{1} << 30);
 
-// Writes beside and renames: after a crash the file holds either the old text or the new.
+// Gives a file the name `to`, replacing a file there. Throws Error(generic).
+void rename_file(const fs::path& from, const fs::path& to);
+
+// Writes beside and renames: after a crash the file holds either the old text or the new. Throws
+// Error(generic) where the disk refuses.
 void write_text_atomic(const fs::path& path, std::string_view text);
 
 // Makes a directory, and those above it, where there is none. Throws Error(generic).
 void make_directories(const fs::path& path);
 
-// Syncs a directory so that renames inside it survive a power cut.
+// Syncs a directory so that renames inside it survive a power cut. Throws Error(generic).
 void sync_directory(const fs::path& path);
 
 // Holds a directory for this process until destruction, by an advisory lock that ends with the

@@ -405,12 +405,16 @@ bool OptionSet::was_set(std::string_view name) const {
   return get(name).explicitly_set;
 }
 
-bool OptionSet::asks_for(std::string_view name) const {
+bool OptionSet::is_changed(std::string_view name) const {
   const OptionValue& option = get(name);
-  if (!option.explicitly_set) return false;
   OptionValue unset = option;
   unset.text = option.spec.default_text;
-  return option.origin == kCommandLine || !same_value(option, unset);
+  return option.explicitly_set && !same_value(option, unset);
+}
+
+bool OptionSet::asks_for(std::string_view name) const {
+  const OptionValue& option = get(name);
+  return option.explicitly_set && (option.origin == kCommandLine || is_changed(name));
 }
 
 bool OptionSet::is_word(std::string_view name) const {

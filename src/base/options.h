@@ -119,6 +119,9 @@ class OptionSet {
   std::optional<int64_t> bytes_unless_word(std::string_view name) const;
 
   bool was_set(std::string_view name) const;  // someone called set()
+  // Whether somebody set it to another value than its default, with which recipes name options,
+  // too.
+  bool is_changed(std::string_view name) const;
   // Whether somebody asks for what the option says: sets it on the command line, or anywhere to
   // another value than its default. A recipe of all options, as runs leave them, asks for no
   // default.

@@ -14,12 +14,6 @@ namespace {
 // Far beyond what a pattern for names needs, and a fraction of a second.
 constexpr uint32_t kMatchLimit = 1'000'000;
 
-std::string pcre2_text(int code) {
-  std::array<char, 256> text{};
-  pcre2_get_error_message(code, reinterpret_cast<PCRE2_UCHAR*>(text.data()), text.size());
-  return text.data();
-}
-
 PCRE2_SPTR bytes_of(std::string_view text) {
   return reinterpret_cast<PCRE2_SPTR>(text.data());
 }
@@ -34,7 +28,7 @@ RegularExpression::RegularExpression(const std::string& pattern) : pattern_(patt
   if (code == nullptr) {
     throw Error(ErrorKind::usage,
                 fmt::format("\"{}\" is not a regular expression: {}, at character {}", pattern,
-                            pcre2_text(error), offset + 1),
+                            pcre2_message(error), offset + 1),
                 "as Python's: .*layers\\.[0-3]\\..*q_proj");
   }
   code_ = {code, [](pcre2_code* compiled) { pcre2_code_free(compiled); }};
@@ -52,8 +46,14 @@ bool RegularExpression::is_whole(std::string_view text) const {
   if (found >= 0) return true;
   if (found == PCRE2_ERROR_NOMATCH) return false;
   throw Error(ErrorKind::usage,
-              fmt::format("\"{}\" cannot be matched: {}", pattern_, pcre2_text(found)),
+              fmt::format("\"{}\" cannot be matched: {}", pattern_, pcre2_message(found)),
               "write a simpler regular expression");
+}
+
+std::string pcre2_message(int code) {
+  std::array<char, 256> text{};
+  pcre2_get_error_message(code, reinterpret_cast<PCRE2_UCHAR*>(text.data()), text.size());
+  return text.data();
 }
 
 }  // namespace jackscrew

@@ -21,4 +21,7 @@ class RegularExpression {
   std::shared_ptr<const void> code_;  // compiled
 };
 
+// What PCRE2 says of an error.
+std::string pcre2_message(int code);
+
 }  // namespace jackscrew

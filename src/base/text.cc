@@ -77,10 +77,13 @@ std::optional<std::string> nearest_name(std::string_view name,
 
 std::string human_bytes(int64_t bytes) {
   const double value = static_cast<double>(bytes);
+  constexpr double kKiB = 1024.0, kMiB = 1048576.0, kGiB = 1073741824.0;
+  // What would round up to "1024.0 KiB" is a MiB.
+  constexpr double kMost = 1023.95;
   if (bytes < 1024) return fmt::format("{} B", bytes);
-  if (bytes < int64_t{1} << 20) return fmt::format("{:.1f} KiB", value / 1024.0);
-  if (bytes < int64_t{1} << 30) return fmt::format("{:.1f} MiB", value / 1048576.0);
-  return fmt::format("{:.2f} GiB", value / 1073741824.0);
+  if (value < kMost * kKiB) return fmt::format("{:.1f} KiB", value / kKiB);
+  if (value < kMost * kMiB) return fmt::format("{:.1f} MiB", value / kMiB);
+  return fmt::format("{:.2f} GiB", value / kGiB);
 }
 
 std::string human_bytes(int64_t bytes, int64_t compared_to) {
@@ -149,6 +152,10 @@ std::string lower_case(std::string_view text) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
   return out;
+}
+
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
 }
 
 std::optional<int64_t> parse_int(std::string_view text) {

@@ -15,7 +15,7 @@ namespace jackscrew {
 std::optional<std::string> nearest_name(std::string_view name,
                                         std::span<const std::string> candidates);
 
-// "12.3 GiB", "512.0 MiB", "17 B".
+// "12.30 GiB", "512.0 MiB", "17 B".
 std::string human_bytes(int64_t bytes);
 // The same for one of two sizes that are compared: "12.30 GiB (13207024435 B)" where they differ
 // and would read alike.
@@ -41,6 +41,9 @@ std::string human_duration(double seconds);
 
 // Lowers ASCII letters only.
 std::string lower_case(std::string_view text);
+
+// Whether a text has nothing but space.
+bool is_blank(std::string_view text);
 
 // Whole-string parses; nullopt when anything is left over.
 std::optional<int64_t> parse_int(std::string_view text);

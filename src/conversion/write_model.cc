@@ -20,7 +20,6 @@
 #include "quant/plain.h"
 #include "quant/q2_k.h"
 #include "quant/q3_k.h"
-#include "quant/q4_0.h"
 #include "quant/q4_k.h"
 #include "quant/q5_0.h"
 #include "quant/q5_1.h"

@@ -40,6 +40,94 @@ std::string tokens_of_bytes(const RecordNotes& notes) {
   return fmt::format("as single bytes, {} of them {}", notes.without_token, kWithout);
 }
 
+using Warnings = std::vector<std::string>;
+
+// Of records that are not read, or not to their end.
+void add_record_warnings(const DatasetStats& stats, TargetUse use, Warnings& to) {
+  if (stats.bad > 0) {
+    to.push_back(fmt::format("skipped {} of {} that cannot be read; the first: {}", stats.bad,
+                             counted(stats.records, "record"), stats.first_bad));
+  }
+  // Below this share only the count is reported: every data set has some long records.
+  constexpr double kManyCut = 0.05;
+  if (static_cast<double>(stats.truncated) >= kManyCut * static_cast<double>(stats.records) &&
+      stats.truncated > 0 && use != TargetUse::none) {
+    const std::string limit =
+        stats.room == 0
+            ? "sequence_len"
+            : fmt::format("the {} tokens that virtual ones leave of sequence_len", stats.room);
+    to.push_back(fmt::format(
+        "{} of {} {} longer than {} and cut: the end of the text or the answer is lost; the "
+        "longest has {} tokens",
+        stats.truncated, counted(stats.records, "record"), stats.truncated == 1 ? "is" : "are",
+        limit, stats.longest));
+  }
+}
+
+void add_answer_warnings(const RecordNotes& notes, TargetUse use, Warnings& to) {
+  const bool learns = use == TargetUse::learned;
+  if (notes.untrainable > 0 && use != TargetUse::none) {
+    const std::string way_on =
+        notes.thoughtless == 0 ? ""
+        : notes.untrainable == 1
+            ? "; with a reasoning_content beside its content it can"
+            : fmt::format("; with a reasoning_content beside their content {} of them can",
+                          notes.thoughtless);
+    const char* them = notes.untrainable == 1 ? "it" : "them";
+    to.push_back(fmt::format(
+        "{} cannot be {}: the chat template does not write {} as its generation prompt begins {}, "
+        "changes {} once the conversation continues, or has {} outside of {{% generation %}}{}",
+        counted(notes.untrainable, "answer"), learns ? "trained on" : "scored", them, them, them,
+        them, way_on));
+  }
+  if (notes.after_part_of_prompt > 0 && learns) {
+    to.push_back(fmt::format(
+        "{} without the end of the chat template's generation prompt, such as <think>, "
+        "which the template does not write before an answer that is there",
+        counted(notes.after_part_of_prompt, "answer is learned", "answers are learned")));
+  }
+  if (notes.unended > 0 && learns) {
+    to.push_back(fmt::format(
+        "the chat template ends {} without a special token: the model will not learn to stop",
+        counted(notes.unended, "answer")));
+  }
+}
+
+// Of what records have that is not read, or not as it is.
+void add_text_warnings(const DatasetStats& stats, TargetUse use, bool all_read, Warnings& to) {
+  const RecordNotes& notes = stats.notes;
+  for (const auto& [field, records] : notes.named_fields) {
+    if (records > 0) continue;
+    to.push_back(fmt::format(
+        "{} names a key that {} has: what is meant is not read", field,
+        all_read ? "no record" : fmt::format("no record of the {} read", stats.records)));
+  }
+  if (notes.dropped_bos > 0) {
+    to.push_back(fmt::format("{} began with two BOS tokens; one was removed",
+                             counted(notes.dropped_bos, "conversation")));
+  }
+  if (notes.unused_tools > 0) {
+    to.push_back(fmt::format("{} with tools, which the chat template ignores",
+                             counted(notes.unused_tools, "conversation")));
+  }
+  if (notes.unused_thoughts > 0) {
+    to.push_back(fmt::format(
+        "{} with what a model thought (reasoning_content), which the chat template ignores",
+        counted(notes.unused_thoughts, "conversation")));
+  }
+  if (notes.empty > 0) {
+    to.push_back(
+        fmt::format("{} an empty text or answer",
+                    counted(notes.empty, "record") + (notes.empty == 1 ? " has" : " have")));
+  }
+  if (notes.not_utf8 > 0) {
+    to.push_back(
+        fmt::format("{} of text {} not UTF-8 and {} {}: save files of another encoding as UTF-8",
+                    counted(notes.not_utf8, "byte"), notes.not_utf8 == 1 ? "is" : "are",
+                    use == TargetUse::learned ? "learned" : "read", tokens_of_bytes(notes)));
+  }
+}
+
 }  // namespace
 
 void DatasetStats::add_bad(const std::string& what) {
@@ -68,82 +156,10 @@ DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
 }
 
 std::vector<std::string> data_warnings(const DatasetStats& stats, TargetUse use, bool all_read) {
-  const bool learns = use == TargetUse::learned;
-  const bool has_targets = use != TargetUse::none;
-  std::vector<std::string> warnings;
-  if (stats.bad > 0) {
-    warnings.push_back(fmt::format("skipped {} of {} that cannot be read; the first: {}", stats.bad,
-                                   counted(stats.records, "record"), stats.first_bad));
-  }
-  // Below this share only the count is reported: every data set has some long records.
-  constexpr double kManyCut = 0.05;
-  if (static_cast<double>(stats.truncated) >= kManyCut * static_cast<double>(stats.records) &&
-      stats.truncated > 0 && has_targets) {
-    const std::string limit =
-        stats.room == 0
-            ? "sequence_len"
-            : fmt::format("the {} tokens that virtual ones leave of sequence_len", stats.room);
-    warnings.push_back(fmt::format(
-        "{} of {} {} longer than {} and cut: the end of the text or the answer is lost; the "
-        "longest has {} tokens",
-        stats.truncated, counted(stats.records, "record"), stats.truncated == 1 ? "is" : "are",
-        limit, stats.longest));
-  }
-  if (stats.notes.untrainable > 0 && has_targets) {
-    const std::string way_on =
-        stats.notes.thoughtless == 0 ? ""
-        : stats.notes.untrainable == 1
-            ? "; with a reasoning_content beside its content it can"
-            : fmt::format("; with a reasoning_content beside their content {} of them can",
-                          stats.notes.thoughtless);
-    const char* them = stats.notes.untrainable == 1 ? "it" : "them";
-    warnings.push_back(fmt::format(
-        "{} cannot be {}: the chat template does not write {} as its generation prompt begins {}, "
-        "changes {} once the conversation continues, or has {} outside of {{% generation %}}{}",
-        counted(stats.notes.untrainable, "answer"), learns ? "trained on" : "scored", them, them,
-        them, them, way_on));
-  }
-  if (stats.notes.after_part_of_prompt > 0 && learns) {
-    warnings.push_back(fmt::format(
-        "{} without the end of the chat template's generation prompt, such as <think>, "
-        "which the template does not write before an answer that is there",
-        counted(stats.notes.after_part_of_prompt, "answer is learned", "answers are learned")));
-  }
-  if (stats.notes.unended > 0 && learns) {
-    warnings.push_back(fmt::format(
-        "the chat template ends {} without a special token: the model will not learn to stop",
-        counted(stats.notes.unended, "answer")));
-  }
-  for (const auto& [field, records] : stats.notes.named_fields) {
-    if (records > 0) continue;
-    warnings.push_back(fmt::format(
-        "{} names a key that {} has: what is meant is not read", field,
-        all_read ? "no record" : fmt::format("no record of the {} read", stats.records)));
-  }
-  if (stats.notes.dropped_bos > 0) {
-    warnings.push_back(fmt::format("{} began with two BOS tokens; one was removed",
-                                   counted(stats.notes.dropped_bos, "conversation")));
-  }
-  if (stats.notes.unused_tools > 0) {
-    warnings.push_back(fmt::format("{} with tools, which the chat template ignores",
-                                   counted(stats.notes.unused_tools, "conversation")));
-  }
-  if (stats.notes.unused_thoughts > 0) {
-    warnings.push_back(fmt::format(
-        "{} with what a model thought (reasoning_content), which the chat template ignores",
-        counted(stats.notes.unused_thoughts, "conversation")));
-  }
-  if (stats.notes.empty > 0) {
-    warnings.push_back(fmt::format(
-        "{} an empty text or answer",
-        counted(stats.notes.empty, "record") + (stats.notes.empty == 1 ? " has" : " have")));
-  }
-  if (stats.notes.not_utf8 > 0) {
-    warnings.push_back(
-        fmt::format("{} of text {} not UTF-8 and {} {}: save files of another encoding as UTF-8",
-                    counted(stats.notes.not_utf8, "byte"), stats.notes.not_utf8 == 1 ? "is" : "are",
-                    learns ? "learned" : "read", tokens_of_bytes(stats.notes)));
-  }
+  Warnings warnings;
+  add_record_warnings(stats, use, warnings);
+  add_answer_warnings(stats.notes, use, warnings);
+  add_text_warnings(stats, use, all_read, warnings);
   return warnings;
 }
 

@@ -4,15 +4,12 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "text/utf8.h"
 
 namespace jackscrew {
 
 namespace {
-
-bool is_blank(std::string_view text) {
-  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
-}
 
 // Whether a message is an answer to be trained that has no words, tool calls or other fields that a
 // template may write.

@@ -345,10 +345,9 @@ size_t first_part(std::string_view text, size_t limit) {
 void fail_without_records(const std::string& data, std::span<const fs::path> files) {
   const fs::path& file = files.front();
   const std::string extension = lower_extension(file);
-  const bool is_blank = read_text(file).find_first_not_of(kJsonSpace) == std::string::npos;
-  const char* holds = is_blank              ? "is empty"
-                      : extension == ".csv" ? "has names of columns, and no row below them"
-                                            : "has an array without an element";
+  const char* holds = is_blank(read_text(file)) ? "is empty"
+                      : extension == ".csv"     ? "has names of columns, and no row below them"
+                                                : "has an array without an element";
   const char* expected =
       extension == ".csv"
           ? "a row for each record below one with the names of their fields, such as "

@@ -154,7 +154,7 @@ std::shared_ptr<const TokenStore> TokenWriter::finish(const std::string& trailer
   std::optional<TokenFile> written;
   if (kept_) {
     file_->close();
-    fs::rename(unfinished(path_), path_);
+    rename_file(unfinished(path_), path_);
     written = TokenFile::read(MappedFile(path_), store.vocab_size_);
   } else {
     written = TokenFile::read(file_->close_mapped(), store.vocab_size_);

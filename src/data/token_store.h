@@ -62,7 +62,7 @@ class TokenWriter {
 
   // Throws Error(data) for an id outside the vocabulary.
   void add(const Example& example, int64_t trained_bytes);
-  // `trailer` is stored in the file.
+  // `trailer` is stored in the file. Throws Error(generic) where the disk refuses.
   std::shared_ptr<const TokenStore> finish(const std::string& trailer);
 
  private:

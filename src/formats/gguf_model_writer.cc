@@ -9,7 +9,6 @@
 #include "formats/gguf_mixtures.h"
 #include "formats/gguf_names.h"
 #include "formats/gguf_writer.h"
-#include "quant/plain.h"
 
 namespace jackscrew {
 

@@ -1,6 +1,5 @@
 #include "formats/gguf_writer.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>

@@ -1,8 +1,6 @@
 // The scratch that attention takes from its arena, in one place so that CpuOps and PlanOps agree.
 #pragma once
 
-#include <algorithm>
-
 #include "kernels/cpu/attention.h"
 #include "kernels/ops.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "learners/decoded_panels.h"
 #include "learners/dora.rows.h"
 #include "products/dense.h"
 
@@ -77,20 +78,11 @@ void DoraSlot::restored(Context& context) {
 
 // Measures the norms of W's rows. m starts as these, for B is 0.
 void DoraSlot::begin(Context& context) const {
-  const Arena::Frame frame(context.scratch);
-  const int64_t rows = weight_.rows();
-  const int64_t step =
-      std::min(rows, panel_rows(weight_.cols(), dtype_size(DType::f32), context.ops.panel_bytes()));
-  const Tensor panel = context.scratch.tensor(DType::f32, {step, weight_.cols()});
-  for (int64_t first = 0; first < rows; first += step) {
-    const int64_t end = std::min(rows, first + step);
-    const Tensor part = panel.rows(0, end - first);
-    weight_.decode(context.ops, first, end, part);
-    context.ops.launch(RowNorms{part.data<float>(), squares_.view().data<float>() + first,
-                                magnitude_.value().data<float>() + first, weight_.cols()},
-                       end - first);
-    if (context.ops.plans_only()) return;  // no panel is larger
-  }
+  for_decoded_panels(context, weight_, [&](const Tensor& values, int64_t begin, int64_t end) {
+    context.ops.launch(RowNorms{values.data<float>(), squares_.view().data<float>() + begin,
+                                magnitude_.value().data<float>() + begin, weight_.cols()},
+                       end - begin);
+  });
 }
 
 // Computes m / n. The squared norm of row j of W + s B A is |W_j|² + 2 s B_j (W_j Aᵀ)ᵀ +

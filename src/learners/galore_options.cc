@@ -17,8 +17,6 @@ namespace jackscrew {
 
 namespace {
 
-constexpr const char* kDefaultScale = "0.25";  // of the papers
-
 constexpr std::array<OptionSpec, 14> kGaloreOptions = {{
     {"galore_rank", OptionType::text, "25%",
      "rank of the subspace: a share of the smaller side of each matrix (25%) or a number",
@@ -29,7 +27,7 @@ constexpr std::array<OptionSpec, 14> kGaloreOptions = {{
     {"galore_target", OptionType::list, "all-linear",
      "modules that learn in a subspace, as for lora_target; all others learn as a whole",
      "optim_target_modules"},
-    {"galore_scale", OptionType::number, kDefaultScale,
+    {"galore_scale", OptionType::number, "0.25",  // of the papers
      "factor on galore_learning_rate where that is given", "qgalore_scale", "", 0},
     {"galore_learning_rate", OptionType::number, "auto",
      "learning rate of the subspaces; auto: elements move as with learning_rate in full training",
@@ -71,10 +69,6 @@ constexpr double kShareOfRun = 0.02;
 
 int64_t smaller_side(const WeightSpec& weight) {
   return std::min(weight.rows, weight.cols);
-}
-
-std::optional<int64_t> integer_unless_auto(const OptionSet& options, const char* name) {
-  return options.is_word(name) ? std::nullopt : std::optional(options.integer(name));
 }
 
 GaloreRank parse_rank(const std::string& text) {
@@ -124,12 +118,11 @@ GaloreSettings::GaloreSettings(const OptionSet& options)
       side_(options.text("galore_side")),
       scale_(options.number("galore_scale")),
       matrices_rate_(given_rate(options, "galore_learning_rate")),
-      gap_(integer_unless_auto(options, "projection_update_gap")),
-      window_(integer_unless_auto(options, "projection_window")),
-      longest_gap_(integer_unless_auto(options, "projection_gap_max")),
+      gap_(options.integer_unless_word("projection_update_gap")),
+      window_(options.integer_unless_word("projection_window")),
+      longest_gap_(options.integer_unless_word("projection_gap_max")),
       targets_(linear_targets(options, "galore_target")) {
-  // Recipes name it with its default, too.
-  if (!matrices_rate_ && options.text("galore_scale") != kDefaultScale) {
+  if (!matrices_rate_ && options.is_changed("galore_scale")) {
     throw Error(ErrorKind::usage,
                 fmt::format("{}: galore_scale is a factor on galore_learning_rate, which is auto",
                             options.origin("galore_scale")),

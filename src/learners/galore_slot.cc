@@ -1,7 +1,6 @@
 #include "learners/galore_slot.h"
 
 #include <cmath>
-#include <vector>
 
 #include "kernels/add_scaled.h"
 #include "learners/galore.rows.h"

@@ -25,11 +25,12 @@ bool is_expression(const std::string& target) {
   return target.find_first_of("*+?()[]{}|^$\\") != std::string::npos;
 }
 
-}  // namespace
-
+// "q_proj, k_proj, ...": for hints.
 std::string linear_module_names() {
   return fmt::format("{}", fmt::join(kLinearModules, ", "));
 }
+
+}  // namespace
 
 ModuleTargets linear_targets(const OptionSet& options, const char* name) {
   const std::vector<std::string>& given = options.list(name);

@@ -10,9 +10,6 @@
 
 namespace jackscrew {
 
-// "q_proj, k_proj, ...": for hints.
-std::string linear_module_names();
-
 // The list option `name`: all-linear, names or ends of paths, or a regular expression for whole
 // paths. Throws Error(usage) where it names no module, or one that does not exist.
 ModuleTargets linear_targets(const OptionSet& options, const char* name);

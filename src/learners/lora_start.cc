@@ -1,13 +1,12 @@
 #include "learners/lora_start.h"
 
 #include <algorithm>
-#include <span>
 #include <vector>
 
 #include "base/philox.h"
 #include "kernels/add_scaled.h"
+#include "learners/decoded_panels.h"
 #include "optim/squares.h"
-#include "quant/weight.h"
 
 namespace jackscrew {
 
@@ -56,17 +55,9 @@ void add_projection(Context& context, const Tensor& values, const LoraFactors& f
 
 // values -= the stored weight: turns the original values into the rounding error.
 void subtract_stored(Context& context, const Weight& weight, const Tensor& values) {
-  const Arena::Frame frame(context.scratch);
-  const int64_t step = std::min(
-      weight.rows(), panel_rows(weight.cols(), dtype_size(DType::f32), context.ops.panel_bytes()));
-  const Tensor panel = context.scratch.tensor(DType::f32, {step, weight.cols()});
-  for (int64_t begin = 0; begin < weight.rows(); begin += step) {
-    const int64_t end = std::min(weight.rows(), begin + step);
-    const Tensor stored = panel.rows(0, end - begin);
-    weight.decode(context.ops, begin, end, stored);
+  for_decoded_panels(context, weight, [&](const Tensor& stored, int64_t begin, int64_t end) {
     add_scaled(context.ops, values.rows(begin, end), stored, -1.0);
-    if (context.ops.plans_only()) return;  // no panel is larger
-  }
+  });
 }
 
 Tensor matrix_like(Context& context, const Weight& weight) {

@@ -1,7 +1,6 @@
 #include "learners/rotary.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>

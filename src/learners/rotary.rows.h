@@ -1,7 +1,7 @@
 // Row kernels of the rotary learner.
 #pragma once
 
-#include "kernels/row_math.h"
+#include "kernels/row_kernel.h"
 
 namespace jackscrew {
 

@@ -89,14 +89,11 @@ double automatic_group_rate(double learning_rate, double share) {
 
 // "10%" or "300M".
 ActiveParams parse_active_params(const std::string& text) {
-  size_t used = 0;
-  double value = 0.0;
-  try {
-    value = std::stod(text, &used);
-  } catch (const std::exception&) {
-    refuse_active_params(text, "is not a number");
-  }
-  const std::string unit = text.substr(used);
+  const size_t digits = text.find_last_of("0123456789.") + 1;
+  const auto number = parse_double(std::string_view(text).substr(0, digits));
+  if (!number) refuse_active_params(text, "is not a number");
+  double value = *number;
+  const std::string unit = text.substr(digits);
   if (unit == "K" || unit == "k") {
     value *= 1e3;
   } else if (unit == "M" || unit == "m") {
@@ -113,12 +110,9 @@ bool is_attention(std::string_view module) {
   return module == "q_proj" || module == "k_proj" || module == "v_proj" || module == "o_proj";
 }
 
-// Adds "name=value" where an option was set to another value than its default, with which recipes
-// name options, too.
+// Adds "name=value" where an option was changed.
 void add_changed(const OptionSet& options, const char* name, std::vector<std::string>& to) {
-  const OptionValue& option = options.at(name, "rotary");
-  if (!option.explicitly_set || option.text == option.spec.default_text) return;
-  to.push_back(fmt::format("{}={}", name, option.text));
+  if (options.is_changed(name)) to.push_back(fmt::format("{}={}", name, options.text(name)));
 }
 
 }  // namespace
@@ -127,6 +121,7 @@ RotaryOptions::RotaryOptions(const OptionSet& options)
     : active_params(parse_active_params(options.text("active_params"))),
       order(parse_rotation_order(options.text("rotation_order"))),
       parts(options.whole_numbers("rotation_parts")),
+      steps_per_rotation(options.integer_unless_word("steps_per_rotation")),
       churn(options.number("churn")),
       storage(options.text("storage")),
       static_weights(options.text("static")),
@@ -136,9 +131,6 @@ RotaryOptions::RotaryOptions(const OptionSet& options)
       masters_in_files(options.text("master") == "mmap"),
       overlap(options.boolean("overlap_rotation")),
       weight_decay_(options.number("weight_decay")) {
-  if (!options.is_word("steps_per_rotation")) {
-    steps_per_rotation = options.integer("steps_per_rotation");
-  }
   slots.master = options.text("master_dtype") == "bf16" ? DType::bf16 : DType::f32;
   slots.keep_moments = options.text("moments") == "keep";
   slots.score = order == RotationOrder::importance;

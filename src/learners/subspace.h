@@ -15,12 +15,13 @@ namespace jackscrew {
 void orthonormalise(Context& context, const Tensor& basis);
 
 // Writes the left singular vectors of z, f32 [size, rank], in descending order, to `basis` of the
-// same shape. Throws as orthonormalise() does.
+// same shape. Throws as orthonormalise() and exact_basis() do.
 void principal_basis(Context& context, const Tensor& z, const Tensor& basis);
 
 // Writes the first left singular vectors of op(g), f32 [size, other], in descending order, to
 // `basis`, f32 [size, rank]: from the eigenvectors of op(g) op(g)ᵀ, in double, on one thread. For
-// comparisons: it takes minutes where principal_basis() takes milliseconds.
+// comparisons: it takes minutes where principal_basis() takes milliseconds. Throws
+// Error(non_finite) where they are not found.
 void exact_basis(Context& context, const Tensor& g, Transpose transpose, const Tensor& basis);
 
 // Turns `basis` within its span to be the nearest to `target` (orthogonal Procrustes); both f32

@@ -54,6 +54,13 @@ std::unique_ptr<Parameter> make_parameter(const StageBuild& build, const WeightS
   return parameter;
 }
 
+// Rows of logits that exist at once: as many as fill kLogitsBytes, but at least
+// Ops::product_rows(), or gradient_rows() where the gradient of the head's weight is formed.
+int64_t loss_chunk_rows(const Ops& ops, int64_t vocab_size, bool forms_gradient) {
+  const int64_t fewest = forms_gradient ? ops.gradient_rows() : ops.product_rows();
+  return std::max(fewest, kLogitsBytes / (vocab_size * 4) / 32 * 32);
+}
+
 }  // namespace
 
 std::vector<WeightSpec> learnable_of(const ModelConfig& config, const StageSpec& stage,
@@ -75,11 +82,6 @@ std::vector<WeightSpec> multiplied_by_product(const ModelConfig& config, const S
     return &arithmetic.product_of(is_tied_head ? head_of(config) : weight) != &arithmetic.product();
   });
   return out;
-}
-
-int64_t loss_chunk_rows(const Ops& ops, int64_t vocab_size, bool forms_gradient) {
-  const int64_t fewest = forms_gradient ? ops.gradient_rows() : ops.product_rows();
-  return std::max(fewest, kLogitsBytes / (vocab_size * 4) / 32 * 32);
 }
 
 Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild& build)

@@ -127,8 +127,4 @@ std::vector<WeightSpec> learnable_of(const ModelConfig& config, const StageSpec&
 std::vector<WeightSpec> multiplied_by_product(const ModelConfig& config, const StageSpec& stage,
                                               const Arithmetic& arithmetic);
 
-// Rows of logits that exist at once: as many as fill 48 MiB, but at least Ops::product_rows(),
-// or gradient_rows() where the gradient of the head's weight is formed.
-int64_t loss_chunk_rows(const Ops& ops, int64_t vocab_size, bool forms_gradient);
-
 }  // namespace jackscrew

@@ -15,6 +15,9 @@ struct Turn {
   int64_t slot;         // which of the stage's flights holds it
 };
 
+// All throw Error(generic) for a stage that is none of `stages`, and for fewer than 0
+// micro-batches.
+
 // The most micro-batches that a stage has in flight; it needs as many slots.
 int64_t flights_of(int stage, int stages, int64_t micro_batches);
 

@@ -4,7 +4,6 @@
 // tensor and writes one, as the transform is in registers.
 #pragma once
 
-#include "kernels/int8_group.h"
 #include "quant/hadamard_row.h"
 
 namespace jackscrew {

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <span>
 #include <string>
 
@@ -77,17 +76,10 @@ int64_t block_from(const std::string& text) {
   return text == "auto" ? 0 : std::stoll(text);
 }
 
-// Recipes name options with their defaults, too.
-bool is_changed(const OptionSet& options, const char* name) {
-  const auto is_it = [&](const OptionSpec& spec) { return spec.name == std::string_view(name); };
-  const OptionSpec& spec = *std::ranges::find_if(kInt4Options, is_it);
-  return options.was_set(name) && options.text(name) != spec.default_text;
-}
-
 // Refuses options of the mode `paper`, which would be ignored silently.
 void refuse_options_of_paper(const OptionSet& options, const std::string& block) {
   for (const OptionSpec& spec : std::span(kInt4Options).subspan(kSharedOptions)) {
-    if (!is_changed(options, spec.name)) continue;
+    if (!options.is_changed(spec.name)) continue;
     throw Error(ErrorKind::usage,
                 fmt::format("{}: {}={} is read with int4_mode=paper alone",
                             options.origin(spec.name), spec.name, options.text(spec.name)),
@@ -115,7 +107,7 @@ std::unique_ptr<const Product> make_paper_product(const OptionSet& options,
   }
   const bool learns_steps = options.text("int4_steps") == "learned";
   for (const char* const name : {"int4_step_learning_rate", "int4_cold_steps"}) {
-    if (learns_steps || !is_changed(options, name)) continue;
+    if (learns_steps || !options.is_changed(name)) continue;
     throw Error(ErrorKind::usage,
                 fmt::format("{}: {} is of steps that are learned, and int4_steps is dynamic",
                             options.origin(name), name),

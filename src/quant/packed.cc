@@ -94,15 +94,16 @@ class PackedFormat : public Format {
   PackedLayout layout_;
 };
 
+// Bytes that `count` codes of a group take.
+int64_t packed_code_bytes(int64_t count, int64_t bits) {
+  return checked_mul(ceil_div(count, kPackedChunk), 4 * bits);
+}
+
 }  // namespace
 
 float value_limit(PackedScale scale) {
   if (scale == PackedScale::f32) return std::numeric_limits<float>::infinity();
   return scale == PackedScale::bf16 ? 0x1p110f : 65520.0f;  // what rounds to an infinite f16
-}
-
-int64_t packed_code_bytes(int64_t count, int64_t bits) {
-  return checked_mul(ceil_div(count, kPackedChunk), 4 * bits);
 }
 
 std::vector<int64_t> equal_groups(int64_t cols, int64_t size) {

@@ -52,8 +52,6 @@ struct PackedLayout {
 };
 
 inline constexpr int64_t kPackedChunk = 32;  // elements whose codes are packed together
-// Bytes that `count` codes of a group take.
-int64_t packed_code_bytes(int64_t count, int64_t bits);
 
 // Groups of `size` columns, the last of which may be shorter.
 std::vector<int64_t> equal_groups(int64_t cols, int64_t size);

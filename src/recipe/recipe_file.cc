@@ -120,12 +120,7 @@ std::vector<Assignment> assignments_of(std::vector<RecipeEntry> entries) {
   return out;
 }
 
-}  // namespace
-
-bool is_recipe_name(std::string_view name) {
-  return name.ends_with(".yaml") || name.ends_with(".yml");
-}
-
+// As read_recipe_entries(), of a text in memory.
 std::vector<RecipeEntry> parse_recipe_entries(const std::string& text, std::string_view name) {
   refuse_control_characters(text, name);
   YAML::Node document;
@@ -173,6 +168,12 @@ std::vector<RecipeEntry> parse_recipe_entries(const std::string& text, std::stri
     out.push_back(std::move(entry));
   }
   return out;
+}
+
+}  // namespace
+
+bool is_recipe_name(std::string_view name) {
+  return name.ends_with(".yaml") || name.ends_with(".yml");
 }
 
 std::vector<Assignment> parse_recipe_text(const std::string& text, std::string_view name) {

@@ -33,6 +33,5 @@ struct RecipeEntry {
 // The keys that have a value, in order; nested values are only recorded as errors. Throws
 // Error(usage) if the text is not a map.
 std::vector<RecipeEntry> read_recipe_entries(const fs::path& path);
-std::vector<RecipeEntry> parse_recipe_entries(const std::string& text, std::string_view name);
 
 }  // namespace jackscrew

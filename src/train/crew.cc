@@ -1,13 +1,13 @@
 #include "train/crew.h"
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "base/checked.h"
-#include "base/clock.h"
 #include "base/console.h"
 #include "base/text.h"
 #include "formats/tensor_io.h"

@@ -1,9 +1,7 @@
 // The messages from rank 0 to the other ranks, and their encoding.
 #pragma once
 
-#include <exception>
 #include <optional>
-#include <vector>
 
 #include "base/error.h"
 #include "data/batch.h"

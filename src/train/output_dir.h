@@ -1,8 +1,6 @@
 // The directory that a run writes into, and the protection of what is already there.
 #pragma once
 
-#include <optional>
-
 #include "base/directory_handle.h"
 #include "base/file.h"
 #include "conversion/model_output.h"
@@ -10,10 +8,9 @@
 
 namespace jackscrew {
 
-// Throws Error(usage) where the recipe's output_dir is not a directory, is where the model, the
-// adapter or lora_original_model is read from, or holds files with names that a run writes although
-// they are not a run's.
-// Changes nothing.
+// Throws Error(usage) where the recipe's output_dir is not a directory or a link to nowhere, is
+// where the model, the adapter, lora_original_model or data are read from, or holds files with
+// names that a run writes although they are not a run's. Changes nothing.
 void check_output_dir(const Recipe& recipe);
 
 // Holds a run's directory, from before anything is written to it.

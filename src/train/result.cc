@@ -10,6 +10,7 @@
 #include "conversion/model_output.h"
 #include "conversion/result_texts.h"
 #include "formats/safetensors.h"
+#include "session/adapter.h"
 #include "text/tokenizer/tokenizer_files.h"
 #include "train/output_dir.h"
 #include "train/run_exports.h"

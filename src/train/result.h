@@ -2,7 +2,6 @@
 #pragma once
 
 #include "base/file.h"
-#include "session/adapter.h"
 #include "text/chat/chat_template.h"
 #include "train/result_source.h"
 

@@ -260,6 +260,23 @@ fs::path usable_before(const fs::path& checkpoint, const fs::path& output) {
   return found;
 }
 
+// Throws `error`, which says why the checkpoint cannot be used. Where it was taken because it is
+// the newest and is damaged, the hint names an older one: that is taken only if the recipe names
+// it.
+[[noreturn]] void refuse_checkpoint(const fs::path& checkpoint, const Recipe& recipe,
+                                    const Error& error) {
+  const bool damaged = error.kind() == ErrorKind::model || error.kind() == ErrorKind::data;
+  if (recipe.resume != "auto" || !damaged) throw Error(error);
+  const fs::path before = usable_before(checkpoint, recipe.output_dir);
+  const std::string older =
+      before.empty()
+          ? ""
+          : fmt::format("resume={}{} continues from there; ", shell_word(before.string()),
+                        has_result(recipe.output_dir) ? " overwrite=true" : "");
+  throw Error(error.kind(), error.what(),
+              fmt::format("{}overwrite=true starts over; repair it, or move it away", older));
+}
+
 int64_t step_of(const fs::path& checkpoint, const Recipe& recipe) {
   try {
     return usable_step(checkpoint);
@@ -331,19 +348,6 @@ std::string hint_after_non_finite(const Recipe& recipe, int64_t updates, std::st
                                  : "overwrite=true starts over";
   return fmt::format("{}; the last checkpoint is {}; if the same happens from there, {}", hint,
                      newest.string(), further_back);
-}
-
-void refuse_checkpoint(const fs::path& checkpoint, const Recipe& recipe, const Error& error) {
-  const bool damaged = error.kind() == ErrorKind::model || error.kind() == ErrorKind::data;
-  if (recipe.resume != "auto" || !damaged) throw Error(error);
-  const fs::path before = usable_before(checkpoint, recipe.output_dir);
-  const std::string older =
-      before.empty()
-          ? ""
-          : fmt::format("resume={}{} continues from there; ", shell_word(before.string()),
-                        has_result(recipe.output_dir) ? " overwrite=true" : "");
-  throw Error(error.kind(), error.what(),
-              fmt::format("{}overwrite=true starts over; repair it, or move it away", older));
 }
 
 void refuse_states(const fs::path& checkpoint, const Recipe& recipe, const Error& error) {

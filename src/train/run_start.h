@@ -73,12 +73,6 @@ std::string how_to_go_on(const Recipe& recipe, const RunStart& start, const fs::
 std::string hint_after_non_finite(const Recipe& recipe, int64_t updates, std::string hint,
                                   const fs::path& newest);
 
-// Throws `error`, which says why the checkpoint cannot be used. Where it was taken because it is
-// the newest and is damaged, the hint names an older one: that is taken only if the recipe names
-// it.
-[[noreturn]] void refuse_checkpoint(const fs::path& checkpoint, const Recipe& recipe,
-                                    const Error& error);
-
 // Throws `error`, which says why the states of the checkpoint are not this run's; the hint names
 // the options that have changed since, which may be why.
 [[noreturn]] void refuse_states(const fs::path& checkpoint, const Recipe& recipe,

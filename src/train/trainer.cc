@@ -5,7 +5,6 @@
 #include <cmath>
 #include <iostream>
 #include <limits>
-#include <memory>
 #include <optional>
 
 #include "base/clock.h"
@@ -13,6 +12,7 @@
 #include "base/text.h"
 #include "formats/checkpoint.h"
 #include "report/report.h"
+#include "session/adapter.h"
 #include "train/crew.h"
 #include "train/disk_plan.h"
 #include "train/output_dir.h"

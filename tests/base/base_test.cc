@@ -9,10 +9,8 @@
 #include <cerrno>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <vector>
 
@@ -99,6 +97,11 @@ TEST(Text, Sizes) {
     EXPECT_EQ(parse_bytes(bare), std::nullopt) << bare;
   }
   EXPECT_EQ(human_bytes(int64_t{3} << 29), "1.50 GiB");
+  EXPECT_EQ(human_bytes(1023), "1023 B");
+  EXPECT_EQ(human_bytes(1048524), "1023.9 KiB");
+  EXPECT_EQ(human_bytes(1048525), "1.0 MiB");
+  EXPECT_EQ(human_bytes((int64_t{1} << 30) - 52429), "1023.9 MiB");
+  EXPECT_EQ(human_bytes((int64_t{1} << 30) - 52428), "1.00 GiB");
   EXPECT_EQ(human_bytes(5242880, 5242881), "5.0 MiB (5242880 B)");
   EXPECT_EQ(human_bytes(5242880, 5242880), "5.0 MiB");
   EXPECT_EQ(human_bytes(5242880, 6242880), "5.0 MiB");

@@ -11,7 +11,6 @@
 #include "recipe/run_options.h"
 #include "report/event_log.h"
 #include "tests/cli/run_program.h"
-#include "tests/support/paths.h"
 
 namespace jackscrew {
 namespace {

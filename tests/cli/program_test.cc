@@ -11,7 +11,6 @@
 #include "recipe/run_options.h"
 #include "tests/cli/expect_refused.h"
 #include "tests/cli/run_program.h"
-#include "tests/support/paths.h"
 
 namespace jackscrew {
 namespace {

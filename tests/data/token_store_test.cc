@@ -219,6 +219,14 @@ TEST_F(TokenFileTest, DamagedIsWrittenAgain) {
   }
 }
 
+TEST_F(TokenFileTest, CannotReplaceADirectory) {
+  fs::create_directory(kept_);
+  TokenWriter writer(2, kept_);
+  writer.add({.ids = {0, 1}, .train = {0, 1}}, 1);
+  expect_error(ErrorKind::generic, "cannot rename to " + kept_.string(),
+               [&] { writer.finish({}); });
+}
+
 TEST_F(TokenFileTest, ChangedWhileItIsUsedGivesNoIdBeyondTheVocabulary) {
   write_data(6);
   const Dataset data = read_kept(options(100)).first;

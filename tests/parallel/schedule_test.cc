@@ -5,13 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <map>
-#include <random>
-#include <set>
 #include <thread>
-#include <utility>
 
 #include "parallel/transport.h"
 #include "tests/support/errors.h"

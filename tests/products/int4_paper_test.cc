@@ -426,6 +426,9 @@ TEST_F(Int4PaperTest, RefusesWhatItCannotDo) {
                  [&] { make_product("int4", *ops_, {option}); });
     paper({option});
   }
+  // Their defaults, as others write them.
+  EXPECT_NO_THROW(make_product(
+      "int4", *ops_, {{"int4_step_learning_rate", "0.0002"}, {"int4_cold_steps", "020"}}));
   expect_error(ErrorKind::usage, "int4_block=search is for", [&] {
     make_product("int4", *ops_, {{"int4_block", "search"}});
   });

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/cpu_ops.h"
 #include "quant/format.h"
 #include "tests/products/rounded.h"
 #include "tests/support/hadamard.h"

@@ -1,11 +1,11 @@
 // Products and gradient operators against plain arithmetic in double, for every kind of storage.
 #include "products/product.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
 #include "kernels/cpu/cpu_ops.h"
-#include "products/dense.h"
 #include "quant/plain.h"
 #include "tests/products/reference.h"
 #include "tests/support/errors.h"

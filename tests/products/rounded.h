@@ -1,6 +1,7 @@
 // Rounding to codes, and the random numbers of products of bytes, as a plain model of what they do.
 #pragma once
 
+#include <algorithm>
 #include <string>
 
 #include "base/checked.h"

@@ -1,7 +1,6 @@
 // Every block format against what the gguf package decodes (tools/golden_quant.py), to the bit.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstring>
 #include <set>
 #include <sstream>

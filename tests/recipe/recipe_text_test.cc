@@ -64,5 +64,21 @@ TEST(OptionSet, ARecipeOfAllOptionsAsksForNoDefault) {
   EXPECT_TRUE(options.asks_for("bits"));
 }
 
+TEST(OptionSet, ADefaultIsNoChangeHoweverItIsWritten) {
+  OptionSet options = run_options(method_tables());
+  for (const auto& [name, value] : {std::pair{"galore_scale", "0.250"},
+                                    {"overlap_rotation", "off"},
+                                    {"steps_per_rotation", "auto"},
+                                    {"rotation_order", "permutation"}}) {
+    EXPECT_FALSE(options.is_changed(name)) << name;
+    options.set(name, value, kCommandLine);
+    EXPECT_FALSE(options.is_changed(name)) << name;
+  }
+  options.set("galore_scale", "0.26", kCommandLine);
+  EXPECT_TRUE(options.is_changed("galore_scale"));
+  options.imply("churn", "0.3", "a method");
+  EXPECT_FALSE(options.is_changed("churn"));
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "tests/support/tensorboard_decoder.h"

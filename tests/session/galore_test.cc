@@ -427,6 +427,7 @@ TEST(Galore, RefusesWhatContradicts) {
     });
     EXPECT_NE(message_of(refusal).find(part), std::string::npos) << refusal;
   }
+  EXPECT_NO_THROW(session_of(files, "method=galore galore_scale=0.250"));
 }
 
 TEST(Galore, WarnsOfARankThatIsNotWorthIt) {

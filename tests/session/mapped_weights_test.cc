@@ -1,8 +1,6 @@
 // Frozen weights that stay in the map of their file (weights=mmap).
 #include <unistd.h>
 
-#include <fstream>
-
 #include "base/map_guard.h"
 #include "quant/plain.h"
 #include "session/fit.h"

@@ -1,6 +1,5 @@
 // Rotary training through sessions: what is exact, what rotates, what it takes.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <set>
 
@@ -309,6 +308,8 @@ TEST(Rotary, WarnsOfSettingsWithoutEffect) {
     return session->learner().notes();
   };
   using Lines = std::vector<std::string>;
+  EXPECT_EQ(notes_of({"active_params=100%", "churn=0.50", "overlap_rotation=no"}).warnings,
+            Lines());
   const LearnerNotes all = notes_of({"active_params=100%", "churn=0.3", "moments=reset"});
   EXPECT_EQ(all.warnings,
             Lines{"churn=0.3 has no effect: all groups are active, and none rotates"});
@@ -359,7 +360,9 @@ TEST(Rotary, RefusesWhatMakesNoSense) {
   expect_refused({"active_params=900M"}, "more than the");
   expect_refused({"active_params=200%"}, "more than the");
   expect_refused({"active_params=0"}, "trains nothing");
-  expect_refused({"active_params=many"}, "is not a number");
+  for (const char* text : {"many", "0x10", "\t10%", " 10%", "1e3e3"}) {
+    expect_refused({std::string("active_params=") + text}, "is not a number");
+  }
   expect_refused({"active_params=10 bananas"}, "unknown unit");
   expect_refused({"rotation_order=sideways"}, "sideways");
   expect_refused({"rotation_groups=block,mlp"}, "overlap");

@@ -152,6 +152,14 @@ class Child {
   }
   pid_t pid() const { return pid_; }
   void signal(int number) { ::kill(pid_, number); }
+  // Requests that the program sees one by one: such signals that arrive before the first of them is
+  // taken are one signal.
+  void signal_repeatedly(int number, int times) {
+    for (int i = 0; i < times; ++i) {
+      signal(number);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
   int stop(int number) {
     signal(number);
     signal(SIGCONT);  // where it is halted

@@ -12,7 +12,6 @@
 #include "kernels/isa.h"
 #include "session/rank_plan.h"
 #include "tests/support/errors.h"
-#include "tests/support/paths.h"
 #include "tests/support/tiny_run.h"
 #include "tests/support/worse.h"
 #include "train/crew.h"

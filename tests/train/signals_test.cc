@@ -130,7 +130,7 @@ TEST(SlowSignalsTwice, OneRequestThatComesTwiceIsOne) {
   Child child(tiny.train("out", "method=full max_steps=1000000 logging_steps=1"),
               tiny.path("said"));
   ASSERT_TRUE(child.until([&] { return has_logged(tiny, "out", "step"); }));
-  for (int i = 0; i < 3; ++i) child.signal(SIGTERM);
+  child.signal_repeatedly(SIGTERM, 3);
   EXPECT_EQ(child.wait(), 130);
   EXPECT_TRUE(fs::exists(tiny.path(
       "out/checkpoint-" + std::to_string(tiny.events("out").back()["step"].get<int64_t>()))));

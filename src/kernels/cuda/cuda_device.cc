@@ -31,7 +31,7 @@ int require_driver() {
     throw Error(ErrorKind::device,
                 fmt::format("the NVIDIA driver knows CUDA {}, and this program needs CUDA {}.0",
                             cuda_version(driver), CUDART_VERSION / 1000),
-                "update the driver, or build with an older CUDA toolkit (12.4 or later)");
+                "update the driver, or build with an older CUDA toolkit (12.0 or later)");
   }
   return driver;
 }

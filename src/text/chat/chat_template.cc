@@ -38,10 +38,6 @@ bool has_calls(const Message& message) {
 // Where data have what a model thought before its answer.
 constexpr std::string_view kThoughts[] = {"reasoning_content", "reasoning", "thinking"};
 
-bool is_blank(const std::string& text) {
-  return text.find_first_not_of(" \t\r\n") == std::string::npos;
-}
-
 // Notes what is in a conversation's messages that its format does not write. `mentions(name)` says
 // whether it may write a field.
 template <class Mentions>

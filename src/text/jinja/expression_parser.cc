@@ -1,7 +1,6 @@
 #include "text/jinja/expression_parser.h"
 
 #include <algorithm>
-#include <array>
 
 #include "text/jinja/tables.h"
 

@@ -1,7 +1,6 @@
 // A recursive-descent parser for the expressions of templates.
 #pragma once
 
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -1,5 +1,4 @@
 // The functions that every template may call.
-#include <algorithm>
 
 #include "text/jinja/failure.h"
 #include "text/jinja/runtime.h"

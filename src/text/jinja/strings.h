@@ -1,8 +1,6 @@
 // Python's string methods, for filters and methods. Bytes keep their origin.
 #pragma once
 
-#include <optional>
-
 #include "text/jinja/value.h"
 
 namespace jackscrew::jinja {

@@ -2,6 +2,7 @@
 // called.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 

@@ -1,7 +1,5 @@
 #include "text/jinja/template.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "text/jinja/failure.h"
 #include "text/jinja/lexer.h"

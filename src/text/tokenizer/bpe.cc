@@ -1,6 +1,7 @@
 #include "text/tokenizer/bpe.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <queue>
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "formats/gguf_llama.h"
 #include "text/tokenizer/tokenizer.h"

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/regular_expression.h"
 #include "base/text.h"
 #include "text/tokenizer/oniguruma.h"
 #include "text/utf8.h"
@@ -63,12 +64,6 @@ const std::array<NamedPreTokenizer, 17>& named_pre_tokenizers() {
                                               {"default", fallback}}};
   }();
   return kTable;
-}
-
-std::string pcre2_message(int code) {
-  std::array<PCRE2_UCHAR, 256> text{};
-  pcre2_get_error_message(code, text.data(), text.size());
-  return reinterpret_cast<const char*>(text.data());
 }
 
 struct FreeCode {

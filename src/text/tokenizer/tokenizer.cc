@@ -1,6 +1,7 @@
 #include "text/tokenizer/tokenizer.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/checked.h"
 #include "base/error.h"

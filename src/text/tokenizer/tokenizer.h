@@ -9,7 +9,6 @@
 // == text for any bytes.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <set>

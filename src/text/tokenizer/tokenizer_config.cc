@@ -5,7 +5,6 @@
 #include <map>
 #include <set>
 #include <unordered_map>
-#include <vector>
 
 #include "base/text.h"
 #include "text/tokenizer/tokenizer_parts.h"

@@ -114,7 +114,8 @@ TEST(Messages, NullIsNotThere) {
               "c": {"const": null, "enum": ["d", null], "default": {"e": null}}}}}}],
       "messages": [{"role": "user", "content": "q", "name": null, "tool_calls": null},
           {"role": "assistant", "content": null, "reasoning_content": null, "tool_calls": [
-              {"id": null, "function": {"name": "f", "strict": null, "arguments": {"a": null}}}]}]})");
+              {"id": null,
+               "function": {"name": "f", "strict": null, "arguments": {"a": null}}}]}]})");
   EXPECT_EQ(by_template("{% for m in messages %}{{ m | list | join(' ') }}|{% endfor %}", record),
             "role content|role content tool_calls|");
   EXPECT_EQ(by_template("{{ messages[1].tool_calls | tojson }}", record),
@@ -129,7 +130,8 @@ TEST(Messages, NullIsNotThere) {
 // As LLaVA, LLaMA-Factory and TRL have them, with and without a mark in the text.
 TEST(Messages, AboutWhatIsNotTextAreRefused) {
   const std::string turns =
-      R"("conversations": [{"from": "human", "value": "<image>\nq"}, {"from": "gpt", "value": "a"}])";
+      R"("conversations": [{"from": "human", "value": "<image>\nq"},
+                           {"from": "gpt", "value": "a"}])";
   for (const char* media :
        {R"("image": "x.jpg")", R"("images": ["x.jpg"])",
         R"("images": [{"bytes": "eA==", "path": null}])", R"("videos": ["x.mp4"])",

@@ -50,8 +50,8 @@ std::optional<bool> own_flag(const RecordJson& item, const std::string& place) {
 }
 
 constexpr const char* kPartTrained =
-    "a part of a message cannot be kept out of the loss; leave the message whole, and mark it or "
-    "none of it";
+    "a part of a message cannot be kept out of the loss; set train or weight for the message as a "
+    "whole, and leave them out of its parts";
 
 // Whether an answer is learned. Flags of its parts go before its own, and must say one thing.
 bool trained_flag(const RecordJson& answer, const std::string& content_key,

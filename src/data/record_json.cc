@@ -6,122 +6,16 @@
 #include "base/error.h"
 #include "base/json_object.h"
 #include "base/text.h"
+#include "data/record_keys.h"
 #include "data/record_tools.h"
 
 namespace jackscrew {
 
 namespace {
 
-// "its keys are a, b".
-std::string keys_of(const RecordJson& object) {
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : object.items()) {
-    keys.push_back(value.is_null() ? key + " (null)" : key);
-  }
-  if (keys.empty()) return "it has no keys";
-  // A record may have a key for each of its values: some are enough to recognise it.
-  constexpr size_t kMost = 12;
-  const bool all = keys.size() <= kMost;
-  if (!all) keys.resize(kMost);
-  return fmt::format("its {} {}{}", all && keys.size() == 1 ? "key is" : "keys are",
-                     fmt::join(keys, ", "), all ? "" : " ...");
-}
-
-// The first of `names` that a record has; empty where it has none.
-std::string first_of(const RecordJson& object, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    if (member(object, name) != nullptr) return name;
-  }
-  return {};
-}
-
-// The name of a field that was given, or else the key by which it is known.
-std::string key_or(const std::string& given, const char* known) {
-  return given.empty() ? known : given;
-}
-
-// The options by which a question and its answer are read, with what stands beside them.
-std::string pair_options(const RecordJson& object, const std::string& question,
-                         const std::string& answer) {
-  std::string set = fmt::format("field_instruction={} field_output={}", question, answer);
-  const auto add = [&](const char* option, const char* known,
-                       std::initializer_list<const char*> names) {
-    const bool is_read = question != known && answer != known && member(object, known) != nullptr;
-    const std::string name = is_read ? std::string() : first_of(object, names);
-    if (!name.empty() && name != question && name != answer) {
-      set += fmt::format(" {}={}", option, name);
-    }
-  };
-  add("field_input", "input", {"context", "passage"});
-  add("field_system", "system", {"system_prompt", "system_message"});
-  return set;
-}
-
-// Whether a list has turns such as {"human": ..., "gpt": ...}: no option reads them.
-bool has_roles_as_keys(const RecordJson& list) {
-  if (!list.is_array() || list.empty() || !list[0].is_object()) return false;
-  return !first_of(list[0], {"human", "user", "gpt", "assistant", "bot"}).empty();
-}
-
-// Says which records are understood and, as far as can be guessed, which options would make this
-// one readable.
-std::string fields_hint(const RecordJson& object) {
-  const std::string list = first_of(
-      object, {"conversation", "dialog", "dialogue", "chat", "turns", "messages", "conversations"});
-  const std::string question =
-      first_of(object, {"instruction", "prompt", "question", "query", "problem", "input", "user"});
-  const std::string answer = first_of(
-      object, {"output", "completion", "answer", "response", "solution", "target", "assistant"});
-  std::string set = "field_instruction=KEY field_output=KEY, field_messages=KEY or field_text=KEY";
-  if (!list.empty() && has_roles_as_keys(object[list])) {
-    return fmt::format("{}; write each turn of {} as messages with role and content", kRecordKeys,
-                       list);
-  }
-  const bool has_turns = !list.empty() && object[list].is_array() && !object[list].empty();
-  const auto is_text = [&](const std::string& key) {
-    return !key.empty() && object[key].is_string();
-  };
-  if (has_turns && object[list][0].is_object()) {
-    set = "field_messages=" + list;
-  } else if (is_text(question) && is_text(answer)) {
-    set = pair_options(object, question, answer);
-  } else if (const std::string text =
-                 first_of(object, {"text", "content", "document", "body", "story"});
-             is_text(text)) {
-    set = "field_text=" + text;
-  } else if (has_turns) {
-    return fmt::format("{}; write each turn of {} as an object with role and content", kRecordKeys,
-                       list);
-  }
-  return fmt::format("{}; to read other keys, set {}", kRecordKeys, set);
-}
-
 constexpr const char* kMessageKeys =
     "a message has role and content, or from and value; message_field_role and "
     "message_field_content name other keys";
-
-// The string at `key`, which must be there.
-std::string required(const RecordJson& object, const std::string& key, const std::string& place,
-                     const char* hint = nullptr) {
-  const auto found = object.find(key);
-  if (found == object.end()) {
-    fail_record(place, fmt::format("\"{}\" is missing; {}", key, keys_of(object)),
-                hint != nullptr ? hint : fields_hint(object));
-  }
-  if (!found->is_string()) {
-    fail_record(place, fmt::format("\"{}\" is {}, expected text", key, kind_name(*found)),
-                found->is_null()         ? "write its text, or leave the record out"
-                : found->is_structured() ? kRecordKeys
-                                         : "write it in quotes");
-  }
-  return found->get<std::string>();
-}
-
-// The string at `key`; empty where it is missing or null.
-std::string text_or_empty(const RecordJson& object, const std::string& key,
-                          const std::string& place) {
-  return member(object, key) == nullptr ? std::string() : required(object, key, place);
-}
 
 std::string role_of(const std::string& name, const std::string& place) {
   static const std::vector<std::pair<std::string, std::string>> kRoles = {
@@ -141,17 +35,60 @@ std::string role_of(const std::string& name, const std::string& place) {
   throw Error(ErrorKind::data, fmt::format("{}: unknown role \"{}\"", place, name), hint);
 }
 
-// The flag of one message: OpenAI's `weight` (0 or 1) or axolotl's `train` (true or false).
-bool trained_flag(const RecordJson& message, const std::string& place) {
-  if (const RecordJson* train = member(message, "train")) {
+// The flag of a message, or of a part of one: OpenAI's `weight` (0 or 1) or axolotl's `train` (true
+// or false).
+std::optional<bool> own_flag(const RecordJson& item, const std::string& place) {
+  if (const RecordJson* train = member(item, "train")) {
     if (!train->is_boolean()) fail_record(place, "\"train\" is not true or false");
     return train->get<bool>();
   }
-  if (const RecordJson* weight = member(message, "weight")) {
+  if (const RecordJson* weight = member(item, "weight")) {
     if (*weight != 0 && *weight != 1) fail_record(place, "\"weight\" is not 0 or 1");
     return *weight == 1;
   }
-  return true;
+  return std::nullopt;
+}
+
+constexpr const char* kPartTrained =
+    "a part of a message cannot be kept out of the loss; set train or weight for the message as a "
+    "whole, and leave them out of its parts";
+
+// Whether an answer is learned. Flags of its parts go before its own, and must say one thing.
+bool trained_flag(const RecordJson& answer, const std::string& content_key,
+                  const std::string& place) {
+  if (const RecordJson* detail = member(answer, "train_detail"); detail && !detail->empty()) {
+    fail_record(place, "\"train_detail\" tells parts of a message apart", kPartTrained);
+  }
+  const bool whole = own_flag(answer, place).value_or(true);
+  const RecordJson* parts = member(answer, content_key);
+  if (parts == nullptr || !parts->is_array()) return whole;
+  std::optional<bool> trained;
+  for (const RecordJson& part : *parts) {
+    if (!part.is_object()) continue;
+    const bool flag = own_flag(part, place).value_or(whole);
+    if (trained.value_or(flag) != flag) {
+      fail_record(place, "some parts of the message are to be learned, others are not",
+                  kPartTrained);
+    }
+    trained = flag;
+  }
+  return trained.value_or(whole);
+}
+
+constexpr const char* kOnlyText = "only text is trained on";
+
+// Refuses a part of a content that has no text.
+[[noreturn]] void refuse_part(const RecordJson& part, const std::string& key,
+                              const std::string& place) {
+  const RecordJson* type = part.is_object() ? member(part, "type") : nullptr;
+  if (type != nullptr && *type == "text") {
+    fail_record(place, fmt::format("\"{}\" has a part without its text; {}", key, keys_of(part)),
+                "the text of a part is called text");
+  }
+  fail_record(place, fmt::format("\"{}\" has a part that is not text", key),
+              part.is_object()
+                  ? kOnlyText
+                  : "a part is an object with type and text, or the content is one text");
 }
 
 // The text of a message's content, which may be a list of parts; nullopt where it is null or
@@ -163,12 +100,7 @@ std::optional<std::string> content_of(const RecordJson& message, const std::stri
   if (found == nullptr || !found->is_array()) return required(message, key, place, kMessageKeys);
   std::string text;
   for (const RecordJson& part : *found) {
-    if (!part.is_object() || !part.contains("text")) {
-      fail_record(place, fmt::format("\"{}\" has a part that is not text", key),
-                  part.is_object() ? "only text is trained on"
-                                   : "a part is an object with type and text, or the content is "
-                                     "one text");
-    }
+    if (!part.is_object() || member(part, "text") == nullptr) refuse_part(part, key, place);
     text += required(part, "text", place);
   }
   return text;
@@ -177,7 +109,10 @@ std::optional<std::string> content_of(const RecordJson& message, const std::stri
 Message to_message(const RecordJson& item, const std::string& role_key,
                    const std::string& content_key, const std::string& place) {
   const std::string role = required(item, role_key, place, kMessageKeys);
-  Message message{role_of(role, place), {}, trained_flag(item, place)};
+  Message message{role_of(role, place), {}};
+  const bool is_answer = message.role == "assistant" && role != "function_call";
+  message.trained =
+      is_answer ? trained_flag(item, content_key, place) : own_flag(item, place).value_or(true);
   RecordJson calls;
   bool is_old_call = false;  // as OpenAI wrote it before there were tools
   if (role == "function_call") {
@@ -210,7 +145,9 @@ Message to_message(const RecordJson& item, const std::string& role_key,
     const bool known = key == role_key || key == content_key || key == "role" || key == "content" ||
                        key == "tool_calls" || key == "train" || key == "weight" ||
                        (is_old_call && key == "function_call");
-    if (!known) message.fields.emplace_back(key, template_value(value, place));
+    if (!known && !value.is_null()) {
+      message.fields.emplace_back(key, template_value(value, place));
+    }
     if (key == "tool_calls" && has_calls) add_calls();
   }
   if (has_calls && !item.contains("tool_calls")) add_calls();
@@ -284,6 +221,10 @@ ConversationRecord conversation(const RecordJson& record, const std::string& key
                                 const RecordFields& fields, const std::string& place) {
   ConversationRecord out;
   out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
+  // As OpenAI wrote them before there were tools.
+  if (fields.tools.empty() && !out.tools.truth() && member(record, "functions") != nullptr) {
+    out.tools = functions_of(record, place);
+  }
   add_messages(record, key, fields, place, out.messages);
   add_system(record, fields, place, out.messages);
   return out;
@@ -341,21 +282,44 @@ Record completion(const RecordJson& record, const RecordFields& fields, const st
   return out;
 }
 
+// Whether a list of messages has a question.
+bool has_question(const RecordJson& list) {
+  return std::any_of(list.begin(), list.end(), [](const RecordJson& item) {
+    if (!item.is_object()) return false;
+    return item.value("role", RecordJson()) == "user" ||
+           item.value("from", RecordJson()) == "human";
+  });
+}
+
+// What makes the chosen answers of preference data readable, with what they answer.
+std::string chosen_hint(const RecordJson& record) {
+  const RecordJson& chosen = record["chosen"];
+  const std::string question = first_of(record, {"prompt", "instruction", "question", "query"});
+  const auto is_list = [&](const std::string& key) {
+    return !key.empty() && member(record, key) != nullptr && record[key].is_array();
+  };
+  if (is_list(question) && chosen.is_array()) return "call them completion in the file";
+  const bool is_whole = chosen.is_array() && has_question(chosen);
+  for (const std::string& list : {std::string("conversations"), question}) {
+    if (is_whole || !is_list(list)) continue;
+    return fmt::format("append chosen to {0} in the file, and set field_messages={0}", list);
+  }
+  if (chosen.is_string()) {
+    return question.empty() ? "set field_text=chosen"
+                            : fmt::format("set field_instruction={} field_output=chosen", question);
+  }
+  if (is_whole || (chosen.is_array() && question.empty())) return "set field_messages=chosen";
+  return fmt::format("write {}chosen as one list, called messages, in the file",
+                     question.empty() ? "" : question + " and ");
+}
+
 // Refuses pairs of preferred and rejected answers, which DPO and similar methods need.
 [[noreturn]] void refuse_preferences(const RecordJson& record, const std::string& place) {
-  const std::string question = first_of(record, {"prompt", "instruction", "question", "query"});
-  std::string how = "set field_messages=chosen";
-  if (!question.empty() && record[question].is_array()) {
-    how = "call them completion in the file";
-  } else if (!record["chosen"].is_array()) {
-    how = question.empty() ? "set field_text=chosen"
-                           : fmt::format("set field_instruction={} field_output=chosen", question);
-  }
   fail_record(
       place,
       "preference data (\"chosen\" and \"rejected\"); training on preferences, such as DPO, is not "
       "supported yet",
-      fmt::format("to fine-tune on the chosen answers alone, {}", how));
+      fmt::format("to fine-tune on the chosen answers alone, {}", chosen_hint(record)));
 }
 
 // Refuses answers that are marked as good or bad, which KTO needs: the bad ones would be learned as
@@ -368,6 +332,26 @@ void refuse_marked(const RecordJson& record, const std::string& place) {
               "KTO, is not supported yet",
               "to fine-tune on the good answers alone, keep the records whose label is true, and "
               "leave label out of them");
+}
+
+// Whether there is anything in a value: a table has empty texts and lists, and objects of nulls, in
+// rows without.
+bool holds_something(const RecordJson& value) {
+  if (value.is_string()) return value != "";
+  return value.is_structured() && std::any_of(value.begin(), value.end(), holds_something);
+}
+
+// Refuses answers about what is not read, as LLaVA and LLaMA-Factory have them.
+void refuse_media(const RecordJson& record, const RecordFields& fields, const std::string& place) {
+  for (const char* key : {"image", "images", "video", "videos", "audio", "audios"}) {
+    const RecordJson* found = member(record, key);
+    const bool is_named = std::ranges::any_of(
+        kRecordFields, [&](const RecordField& field) { return fields.*field.name == key; });
+    if (found == nullptr || is_named || !holds_something(*found)) continue;
+    fail_record(place, fmt::format("\"{}\" holds what is not text", key),
+                fmt::format("{}; where the text does not need it, leave {} out of the file",
+                            kOnlyText, key));
+  }
 }
 
 Record record_of(const RecordJson& object, const std::string& place, const RecordFields& fields) {
@@ -433,6 +417,7 @@ std::string known_key(std::string_view name) {
 ParsedRecord to_record(const RecordJson& object, const std::string& place,
                        const RecordFields& fields) {
   ParsedRecord parsed{record_of(object, place, fields)};
+  if (!std::holds_alternative<TextRecord>(parsed.record)) refuse_media(object, fields, place);
   for (const auto& [option, field] : kRecordFields) {
     const std::string& name = fields.*field;
     if (name.empty()) continue;

@@ -6,6 +6,54 @@
 
 namespace jackscrew {
 
+namespace {
+
+// Removes what tables write where a row lacks what others have. Of a schema the words `default` and
+// `const` may mean null, and what is in values is nobody's key.
+void drop_nulls(RecordJson& schema) {
+  if (schema.is_array()) {
+    for (RecordJson& item : schema) drop_nulls(item);
+  }
+  if (!schema.is_object()) return;
+  RecordJson kept = RecordJson::object();
+  for (const auto& [key, value] : schema.items()) {
+    const bool is_value = key == "default" || key == "const";
+    if (value.is_null() && !is_value) continue;
+    if (!is_value && key != "enum" && key != "examples") drop_nulls(value);
+    kept[key] = std::move(value);
+  }
+  schema = std::move(kept);
+}
+
+// Removes what is null of a call or of its function, but for the arguments, which may be meant so.
+void drop_null_members(RecordJson& object) {
+  RecordJson kept = RecordJson::object();
+  for (const auto& [key, value] : object.items()) {
+    if (!value.is_null() || key == "arguments") kept[key] = std::move(value);
+  }
+  object = std::move(kept);
+}
+
+// The list of objects at `key`; null where there is none.
+RecordJson tool_list(const RecordJson& record, const std::string& key, const std::string& place) {
+  const RecordJson* found = member(record, key);
+  if (found == nullptr || *found == "") return {};
+  RecordJson tools = unquoted(*found, place);
+  if (!tools.is_array()) fail_record(place, fmt::format("\"{}\" is not a list", key));
+  for (RecordJson& tool : tools) {
+    tool = unquoted(tool, place);
+    if (!tool.is_object()) {
+      fail_record(place,
+                  fmt::format("a tool of \"{}\" is {}, expected an object", key, kind_name(tool)),
+                  "a tool has a name, a description and parameters, as OpenAI writes it");
+    }
+    drop_nulls(tool);
+  }
+  return tools;
+}
+
+}  // namespace
+
 jinja::Value template_value(const RecordJson& json, const std::string& place) {
   // Around a message's field there are the message, the list of messages, and what a template
   // makes of that: `loop` for one.
@@ -22,16 +70,17 @@ jinja::Value template_value(const RecordJson& json, const std::string& place) {
 }
 
 jinja::Value tools_of(const RecordJson& record, const std::string& key, const std::string& place) {
-  const RecordJson* found = member(record, key);
-  if (found == nullptr || *found == "") return jinja::None{};
-  RecordJson tools = unquoted(*found, place);
-  if (!tools.is_array()) fail_record(place, fmt::format("\"{}\" is not a list", key));
+  const RecordJson tools = tool_list(record, key, place);
+  return tools.is_null() ? jinja::None{} : template_value(tools, place);
+}
+
+jinja::Value functions_of(const RecordJson& record, const std::string& place) {
+  RecordJson tools = tool_list(record, "functions", place);
+  if (tools.is_null()) return jinja::None{};
   for (RecordJson& tool : tools) {
-    tool = unquoted(tool, place);
-    if (tool.is_object()) continue;
-    fail_record(place,
-                fmt::format("a tool of \"{}\" is {}, expected an object", key, kind_name(tool)),
-                "a tool has a name, a description and parameters, as OpenAI writes it");
+    if (tool.contains("function")) continue;
+    RecordJson function = std::move(tool);
+    tool = {{"type", "function"}, {"function", std::move(function)}};
   }
   return template_value(tools, place);
 }
@@ -42,9 +91,11 @@ RecordJson calls_of(const RecordJson& list, const std::string& place) {
   for (RecordJson& call : calls) {
     call = unquoted(call, place);
     if (!call.is_object()) fail_record(place, "a tool call is not an object");
+    drop_null_members(call);
     if (call.contains("function")) call["function"] = unquoted(call["function"], place);
     RecordJson& function = call.contains("function") ? call["function"] : call;
     if (!function.is_object()) fail_record(place, "the function of a tool call is not an object");
+    drop_null_members(function);
     if (function.contains("arguments")) {
       function["arguments"] = unquoted(function["arguments"], place);
     }

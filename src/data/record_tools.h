@@ -16,6 +16,9 @@ jinja::Value template_value(const RecordJson& json, const std::string& place);
 // The tools at `key`, a list of objects; none where the record has none. Throws for anything else.
 jinja::Value tools_of(const RecordJson& record, const std::string& key, const std::string& place);
 
+// The same of OpenAI's older `functions`, each of which becomes a tool.
+jinja::Value functions_of(const RecordJson& record, const std::string& place);
+
 // A message's tool calls with what they hold as JSON. Throws where they are no list of objects.
 RecordJson calls_of(const RecordJson& list, const std::string& place);
 

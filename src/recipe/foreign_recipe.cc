@@ -92,6 +92,8 @@ RecipeReport report_recipe(std::span<const RecipeEntry> entries, const OptionSet
       const char* explanation = options.explanation(assignment.name);
       hint = explanation != nullptr ? explanation : "";
     } else if (entry.error) {
+      // Axolotl's data sets are maps; ours are files.
+      report.is_foreign = report.is_foreign || assignment.name == "datasets";
       hint = flat(assignment);
     } else {
       try {

@@ -1,0 +1,32 @@
+// The keys of a record: what is at them, and what would read a record whose keys are others.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+
+#include "data/json_tree.h"
+
+namespace jackscrew {
+
+// "its keys are a, b".
+std::string keys_of(const RecordJson& object);
+
+// The first of `names` that a record has; empty where it has none.
+std::string first_of(const RecordJson& object, std::initializer_list<const char*> names);
+
+// The name of a field that was given, or else the key by which it is known.
+std::string key_or(const std::string& given, const char* known);
+
+// Says which records are understood and, as far as can be guessed, which options would make this
+// one readable.
+std::string fields_hint(const RecordJson& object);
+
+// The string at `key`, which must be there. Throws Error(data).
+std::string required(const RecordJson& object, const std::string& key, const std::string& place,
+                     const char* hint = nullptr);
+
+// The string at `key`; empty where it is missing or null. Throws Error(data) for anything else.
+std::string text_or_empty(const RecordJson& object, const std::string& key,
+                          const std::string& place);
+
+}  // namespace jackscrew

@@ -1,0 +1,196 @@
+// What messages, and what is beside them, may be in the files of other trainers.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/data/dataset_fixture.h"
+#include "tests/text/jinja/fixture.h"
+
+namespace jackscrew {
+namespace {
+
+ConversationRecord conversation_of(const std::string& json) {
+  return std::get<ConversationRecord>(parse_record(json, "a.jsonl:1"));
+}
+
+void refuse_json(const std::string& json, const std::string& part) {
+  expect_error(ErrorKind::data, part, [&] { parse_record(json, "a.jsonl:1"); });
+}
+
+// A question, and an answer that holds `members`.
+std::string answered(const std::string& members) {
+  return R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", )" + members +
+         "}]}";
+}
+
+std::string by_template(const std::string& source, const ConversationRecord& record) {
+  std::string text;
+  for (const Segment& segment :
+       render_chat(jinja::own_format(source), record.messages, false, record.tools).segments) {
+    text += segment.text;
+  }
+  return text;
+}
+
+TEST(Messages, PartsSayWhetherTheyAreLearned) {
+  const auto trained = [](const std::string& members) {
+    return conversation_of(answered(members)).messages.at(1).trained;
+  };
+  EXPECT_TRUE(trained(R"("content": [{"type": "text", "text": "a"}])"));
+  EXPECT_FALSE(trained(R"("content": [{"type": "text", "text": "a", "train": false}])"));
+  EXPECT_FALSE(
+      trained(R"("content": [{"text": "a", "weight": 0}, {"text": "b", "train": false}])"));
+  EXPECT_TRUE(trained(R"("content": [{"text": "a", "weight": 1}, {"text": "b", "train": null}])"));
+  // A part without a flag is as its message is; a part's own goes before that.
+  EXPECT_FALSE(trained(R"("train": false, "content": [{"text": "a"}, {"text": "b"}])"));
+  EXPECT_FALSE(
+      trained(R"("train": false, "content": [{"text": "a"}, {"text": "b", "weight": 0}])"));
+  EXPECT_TRUE(trained(R"("train": false, "content": [{"text": "a", "train": true}])"));
+  EXPECT_FALSE(trained(R"("train": false, "content": [])"));
+}
+
+TEST(Messages, PartsThatDifferAreRefused) {
+  const std::string differ =
+      "a.jsonl:1, message 2: some parts of the message are to be learned, others are not | a part "
+      "of a message cannot be kept out of the loss";
+  refuse_json(answered(R"("content": [{"text": "a", "train": false}, {"text": "b"}])"), differ);
+  refuse_json(answered(R"("content": [{"text": "a", "weight": 0}, {"text": "b", "weight": 1}])"),
+              differ);
+  refuse_json(
+      answered(R"("train": false, "content": [{"text": "a"}, {"text": "b", "train": true}])"),
+      differ);
+  refuse_json(answered(R"("content": [{"text": "a", "weight": 2}])"), "\"weight\" is not 0 or 1");
+  // Of a question nothing is learned.
+  EXPECT_EQ(conversation_of(R"({"messages": [{"role": "user",
+                "content": [{"text": "a", "train": false}, {"text": "b", "train": true}]}]})")
+                .messages[0]
+                .content,
+            "ab");
+  refuse_json(answered(R"("content": "ab", "train_detail": [{"begin_offset": 0, "end_offset": 0,
+                                                             "train": false}])"),
+              "a.jsonl:1, message 2: \"train_detail\" tells parts of a message apart | a part of");
+  EXPECT_TRUE(
+      conversation_of(answered(R"("content": "a", "train_detail": null)")).messages[1].trained);
+}
+
+TEST(Messages, PartsWithoutTextAreToldByWhatTheyAre) {
+  refuse_json(answered(R"("content": [{"type": "image", "text": null}])"),
+              "\"content\" has a part that is not text | only text is trained on");
+  refuse_json(answered(R"("content": [{"type": "text", "value": "a"}])"),
+              "\"content\" has a part without its text; its keys are type, value | the text of a "
+              "part is called text");
+  refuse_json(answered(R"("content": [{"type": "text", "text": null}])"),
+              "\"content\" has a part without its text; its keys are type, text (null) | the text");
+}
+
+// OpenAI's name for tools while calls were `function_call`.
+TEST(Messages, FunctionsAreTools) {
+  const std::string messages = R"("messages": [{"role": "user", "content": "q"}])";
+  const auto tools = [&](const std::string& beside) {
+    return by_template("{{ tools | tojson }}",
+                       conversation_of("{" + beside + ", " + messages + "}"));
+  };
+  const std::string expected = R"([{"type": "function", "function": {"name": "f"}}])";
+  EXPECT_EQ(tools(R"("functions": [{"name": "f"}])"), expected);
+  EXPECT_EQ(tools(R"("functions": [{"name": "f"}], "tools": null)"), expected);
+  EXPECT_EQ(tools(R"("functions": [{"name": "f"}], "tools": [])"), expected);
+  EXPECT_EQ(tools(R"("functions": "[{\"name\": \"f\"}]")"), expected);
+  EXPECT_EQ(tools(R"("functions": [{"type": "function", "function": {"name": "f"}}])"), expected);
+  EXPECT_EQ(tools(R"("functions": [{"name": "f"}], "tools": [{"name": "g"}])"),
+            R"([{"name": "g"}])");
+  EXPECT_EQ(tools(R"("functions": null)"), "null");
+  refuse_json(R"({"functions": ["f"], )" + messages + "}",
+              "a.jsonl:1: a tool of \"functions\" is string, expected an object");
+}
+
+// A table gives each row the keys of all.
+TEST(Messages, NullIsNotThere) {
+  const ConversationRecord record = conversation_of(R"({
+      "tools": [{"type": "function", "id": null, "function": {"name": "f", "parameters": {
+          "type": "object", "properties": {
+              "a": {"type": "string", "enum": null, "default": null, "x": [{"y": null, "z": 1}]},
+              "b": null,
+              "c": {"const": null, "enum": ["d", null], "default": {"e": null}}}}}}],
+      "messages": [{"role": "user", "content": "q", "name": null, "tool_calls": null},
+          {"role": "assistant", "content": null, "reasoning_content": null, "tool_calls": [
+              {"id": null,
+               "function": {"name": "f", "strict": null, "arguments": {"a": null}}}]}]})");
+  EXPECT_EQ(by_template("{% for m in messages %}{{ m | list | join(' ') }}|{% endfor %}", record),
+            "role content|role content tool_calls|");
+  EXPECT_EQ(by_template("{{ messages[1].tool_calls | tojson }}", record),
+            R"([{"function": {"name": "f", "arguments": {"a": null}}}])");
+  EXPECT_EQ(
+      by_template("{{ tools[0].function.parameters.properties | tojson }} {{ 'id' in tools[0] }}",
+                  record),
+      R"({"a": {"type": "string", "default": null, "x": [{"z": 1}]}, )"
+      R"("c": {"const": null, "enum": ["d", null], "default": {"e": null}}} False)");
+}
+
+// As LLaVA, LLaMA-Factory and TRL have them, with and without a mark in the text.
+TEST(Messages, AboutWhatIsNotTextAreRefused) {
+  const std::string turns =
+      R"("conversations": [{"from": "human", "value": "<image>\nq"},
+                           {"from": "gpt", "value": "a"}])";
+  for (const char* media :
+       {R"("image": "x.jpg")", R"("images": ["x.jpg"])",
+        R"("images": [{"bytes": "eA==", "path": null}])", R"("videos": ["x.mp4"])",
+        R"("video": "x")", R"("audios": ["x.wav"])", R"("audio": "x")"}) {
+    const std::string of = std::string("{") + media + ", ";
+    refuse_json(of + turns + "}", "\" holds what is not text | only text is trained on");
+    refuse_json(of + R"("instruction": "q", "output": "a"})", "\" holds what is not text");
+    refuse_json(of + R"("prompt": "q", "completion": "a"})", "\" holds what is not text");
+    EXPECT_EQ(std::get<TextRecord>(parse_record(of + R"("text": "a"})", "a")).text, "a");
+  }
+  // In a mixed set, those that have none.
+  for (const char* none :
+       {R"("images": [])", R"("images": null)", R"("image": "")", R"("images": [null])",
+        R"("image": {"bytes": null, "path": null})", R"("images": 0)"}) {
+    EXPECT_EQ(conversation_of(std::string("{") + none + ", " + turns + "}").messages.size(), 2u);
+  }
+  RecordFields fields;
+  fields.input = "audio";  // what was said, in words
+  EXPECT_NO_THROW(
+      parse_record(R"({"instruction": "q", "audio": "i", "output": "a"})", "a", fields));
+}
+
+// A hint that can be followed, and loses no question.
+TEST(Messages, HintsForPreferences) {
+  const auto hint = [](const std::string& members) {
+    const auto error = error_of(ErrorKind::data, [&] {
+      parse_record("{" + members + R"(, "rejected": {}})", "a.jsonl:1");
+    });
+    const std::string text = hint_of(error);
+    return text.substr(text.find(", ") + 2);
+  };
+  const std::string of_gpt = R"("chosen": {"from": "gpt", "value": "a"})";
+  const std::string answers = R"("chosen": [{"role": "assistant", "content": "a"}])";
+  const std::string turns = R"("conversations": [{"from": "human", "value": "q"}], )";
+  const std::string append =
+      "append chosen to conversations in the file, and set field_messages=conversations";
+  EXPECT_EQ(hint(turns + of_gpt), append);
+  EXPECT_EQ(hint(turns + answers), append);
+  EXPECT_EQ(hint(turns + R"("chosen": "a")"), append);
+  const std::string one_list = "write prompt and chosen as one list, called messages, in the file";
+  EXPECT_EQ(hint(R"("prompt": "q", )" + of_gpt), one_list);
+  EXPECT_EQ(hint(R"("prompt": "q", )" + answers), one_list);
+  EXPECT_EQ(hint(of_gpt), "write chosen as one list, called messages, in the file");
+  EXPECT_EQ(hint(R"("prompt": [{"role": "user", "content": "q"}], )" + of_gpt),
+            "append chosen to prompt in the file, and set field_messages=prompt");
+  EXPECT_EQ(hint(R"("prompt": [{"role": "user", "content": "q"}], )" + answers),
+            "call them completion in the file");
+  EXPECT_EQ(hint(answers), "set field_messages=chosen");
+  EXPECT_EQ(hint(R"("prompt": "q", "chosen": [{"from": "human", "value": "q"}])"),
+            "set field_messages=chosen");
+  // What the first one leads to.
+  RecordFields fields;
+  fields.messages = "conversations";
+  const Record record = parse_record(
+      R"({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}],
+          "chosen": {"from": "gpt", "value": "a"}, "rejected": {}})",
+      "a.jsonl:1", fields);
+  EXPECT_EQ(std::get<ConversationRecord>(record).messages.size(), 2u);
+}
+
+}  // namespace
+}  // namespace jackscrew

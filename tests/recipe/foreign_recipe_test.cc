@@ -1,0 +1,29 @@
+#include "recipe/foreign_recipe.h"
+
+#include <gtest/gtest.h>
+
+#include "recipe/recipe.h"
+#include "recipe/recipe_file.h"
+
+namespace jackscrew {
+namespace {
+
+RecipeReport report_of(const char* text) {
+  return report_recipe(parse_recipe_entries(text, "a.yaml"), run_options(method_tables()));
+}
+
+// One key of another meaning shows whose recipe it is.
+TEST(ForeignRecipe, NestedDataSetsAreForeign) {
+  const RecipeReport report =
+      report_of("base_model: hf\ndatasets:\n  - path: a.jsonl\n    type: chat_template\n");
+  EXPECT_TRUE(report.is_foreign);
+  ASSERT_EQ(report.unknown.size(), 1u);
+  EXPECT_EQ(report.unknown[0].key, "datasets");
+  EXPECT_TRUE(report.unknown[0].hint.starts_with("data: [FILE, FILE]; field_messages"))
+      << report.unknown[0].hint;
+  EXPECT_FALSE(report_of("base_model: hf\ndatasets: [a.jsonl, b.jsonl]\n").is_foreign);
+  EXPECT_FALSE(report_of("base_model: hf\ndata: [[a.jsonl]]\n").is_foreign);
+}
+
+}  // namespace
+}  // namespace jackscrew

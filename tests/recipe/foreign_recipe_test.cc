@@ -1,7 +1,10 @@
 #include "recipe/foreign_recipe.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include "base/file.h"
 #include "recipe/recipe.h"
 #include "recipe/recipe_file.h"
 
@@ -9,7 +12,13 @@ namespace jackscrew {
 namespace {
 
 RecipeReport report_of(const char* text) {
-  return report_recipe(parse_recipe_entries(text, "a.yaml"), run_options(method_tables()));
+  const fs::path file =
+      fs::temp_directory_path() / fmt::format("jackscrew_foreign_{}.yaml", ::getpid());
+  write_text_atomic(file, text);
+  const RecipeReport report =
+      report_recipe(read_recipe_entries(file), run_options(method_tables()));
+  fs::remove(file);
+  return report;
 }
 
 // One key of another meaning shows whose recipe it is.

@@ -58,13 +58,13 @@ int32_t Sampler::draw(std::span<const float> logits, int64_t index) {
     const float below = logits[i] - highest;
     candidates_[i] = {static_cast<int32_t>(i), below == 0.0f ? 1.0f : std::exp(below * scale)};
   }
+  keep_top_k();
+  keep_top_p();
   if (options_.min_p > 0) {
     std::erase_if(candidates_, [&](const Candidate& candidate) {
       return static_cast<double>(candidate.weight) < options_.min_p;
     });
   }
-  keep_top_k();
-  keep_top_p();
   double total = 0.0;
   for (const Candidate& candidate : candidates_) total += static_cast<double>(candidate.weight);
   const RandomStream random =

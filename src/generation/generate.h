@@ -32,8 +32,8 @@ struct SamplingOptions {
 void penalise_repetition(std::span<float> logits, const std::set<int32_t>& tokens, double penalty);
 
 // Draws tokens. A draw is a pure function of the logits, the options and the token's index. The
-// temperature is applied first, then min_p, then top_k, then top_p to what is left; the token that
-// crosses top_p is kept. Of equal logits the lower id counts as likelier.
+// temperature is applied first, then top_k, then top_p to what is left, then min_p, as transformers
+// does it; the token that crosses top_p is kept. Of equal logits the lower id counts as likelier.
 class Sampler {
  public:
   explicit Sampler(const SamplingOptions& options) : options_(options) {}

@@ -39,6 +39,17 @@ TEST(Program, UnknownCommandsNameTheNearest) {
   EXPECT_EQ(run(std::string("help confg") + kErrorsOnly).exit_code, 2);
 }
 
+// A model's directory may hold files of any name.
+TEST(Program, LoadsNoLibraryFromTheWorkingDirectory) {
+  const TemporaryDirectory directory("jackscrew_no_library");
+  for (const char* name : {"libstdc++.so.6", "libgomp.so.1", "libpcre2-8.so.0", "libdnnl.so.2"}) {
+    directory.file(name, "not a library");
+  }
+  const Outcome version =
+      run_shell("cd " + directory.path().string() + " && " + kProgram + " --version 2>&1");
+  EXPECT_EQ(version.exit_code, 0) << version.out;
+}
+
 // What other programs have: what to do instead.
 TEST(Program, SaysWhatIsNotThereYet) {
   const auto refused = [](const std::string& arguments, int code, const std::string& what,

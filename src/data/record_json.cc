@@ -7,6 +7,7 @@
 #include "base/json_object.h"
 #include "base/text.h"
 #include "data/record_keys.h"
+#include "data/record_refusals.h"
 #include "data/record_tools.h"
 
 namespace jackscrew {
@@ -74,8 +75,6 @@ bool trained_flag(const RecordJson& answer, const std::string& content_key,
   }
   return trained.value_or(whole);
 }
-
-constexpr const char* kOnlyText = "only text is trained on";
 
 // Refuses a part of a content that has no text.
 [[noreturn]] void refuse_part(const RecordJson& part, const std::string& key,
@@ -250,20 +249,6 @@ ConversationRecord instruction(const RecordJson& record, const RecordFields& fie
   return out;
 }
 
-// Refuses a question without its answer beside a prompt with its completion: which is meant?
-void refuse_two_kinds(const RecordJson& record, const RecordFields& fields,
-                      const std::string& place) {
-  const std::string answer = key_or(fields.output, "output");
-  const auto has = [&](const std::string& key) { return record.contains(key); };
-  if (has(answer) || !has("prompt") || !has("completion")) return;
-  fail_record(place,
-              fmt::format("\"instruction\" without \"{}\", beside \"prompt\" and \"completion\", "
-                          "which are another kind of record",
-                          answer),
-              "leave instruction out of the file, or set field_instruction=prompt "
-              "field_output=completion");
-}
-
 // Two texts, or TRL's two lists of messages, of which the first is context only.
 Record completion(const RecordJson& record, const RecordFields& fields, const std::string& place) {
   ConversationRecord out;
@@ -280,78 +265,6 @@ Record completion(const RecordJson& record, const RecordFields& fields, const st
     if (out.messages.size() == 2 && out.tools.is_none()) return pair;
   }
   return out;
-}
-
-// Whether a list of messages has a question.
-bool has_question(const RecordJson& list) {
-  return std::any_of(list.begin(), list.end(), [](const RecordJson& item) {
-    if (!item.is_object()) return false;
-    return item.value("role", RecordJson()) == "user" ||
-           item.value("from", RecordJson()) == "human";
-  });
-}
-
-// What makes the chosen answers of preference data readable, with what they answer.
-std::string chosen_hint(const RecordJson& record) {
-  const RecordJson& chosen = record["chosen"];
-  const std::string question = first_of(record, {"prompt", "instruction", "question", "query"});
-  const auto is_list = [&](const std::string& key) {
-    return !key.empty() && member(record, key) != nullptr && record[key].is_array();
-  };
-  if (is_list(question) && chosen.is_array()) return "call them completion in the file";
-  const bool is_whole = chosen.is_array() && has_question(chosen);
-  for (const std::string& list : {std::string("conversations"), question}) {
-    if (is_whole || !is_list(list)) continue;
-    return fmt::format("append chosen to {0} in the file, and set field_messages={0}", list);
-  }
-  if (chosen.is_string()) {
-    return question.empty() ? "set field_text=chosen"
-                            : fmt::format("set field_instruction={} field_output=chosen", question);
-  }
-  if (is_whole || (chosen.is_array() && question.empty())) return "set field_messages=chosen";
-  return fmt::format("write {}chosen as one list, called messages, in the file",
-                     question.empty() ? "" : question + " and ");
-}
-
-// Refuses pairs of preferred and rejected answers, which DPO and similar methods need.
-[[noreturn]] void refuse_preferences(const RecordJson& record, const std::string& place) {
-  fail_record(
-      place,
-      "preference data (\"chosen\" and \"rejected\"); training on preferences, such as DPO, is not "
-      "supported yet",
-      fmt::format("to fine-tune on the chosen answers alone, {}", chosen_hint(record)));
-}
-
-// Refuses answers that are marked as good or bad, which KTO needs: the bad ones would be learned as
-// well. A label of another type is a class, and nothing that is read.
-void refuse_marked(const RecordJson& record, const std::string& place) {
-  const RecordJson* label = member(record, "label");
-  if (label == nullptr || !label->is_boolean()) return;
-  fail_record(place,
-              "preference data (a \"label\" of true or false); training on preferences, such as "
-              "KTO, is not supported yet",
-              "to fine-tune on the good answers alone, keep the records whose label is true, and "
-              "leave label out of them");
-}
-
-// Whether there is anything in a value: a table has empty texts and lists, and objects of nulls, in
-// rows without.
-bool holds_something(const RecordJson& value) {
-  if (value.is_string()) return value != "";
-  return value.is_structured() && std::any_of(value.begin(), value.end(), holds_something);
-}
-
-// Refuses answers about what is not read, as LLaVA and LLaMA-Factory have them.
-void refuse_media(const RecordJson& record, const RecordFields& fields, const std::string& place) {
-  for (const char* key : {"image", "images", "video", "videos", "audio", "audios"}) {
-    const RecordJson* found = member(record, key);
-    const bool is_named = std::ranges::any_of(
-        kRecordFields, [&](const RecordField& field) { return fields.*field.name == key; });
-    if (found == nullptr || is_named || !holds_something(*found)) continue;
-    fail_record(place, fmt::format("\"{}\" holds what is not text", key),
-                fmt::format("{}; where the text does not need it, leave {} out of the file",
-                            kOnlyText, key));
-  }
 }
 
 Record record_of(const RecordJson& object, const std::string& place, const RecordFields& fields) {

@@ -283,7 +283,9 @@ Record record_of(const RecordJson& object, const std::string& place, const Recor
   if (!fields.text.empty() && has(fields.text)) {
     return TextRecord{required(object, fields.text, place)};
   }
-  if (has("messages") || (has("prompt") && has("completion"))) refuse_marked(object, place);
+  const bool has_list = has("messages") || has("conversations");
+  const bool has_pair = has("instruction") || (has("prompt") && has("completion"));
+  if (has_list || has_pair) refuse_marked(object, place);
   if (has("messages")) return conversation(object, "messages", fields, place);
   if (has("chosen") && has("rejected")) refuse_preferences(object, place);
   if (has("conversations")) return conversation(object, "conversations", fields, place);
@@ -321,7 +323,7 @@ std::string known_key(std::string_view name) {
   const std::string key = lower_case(std::string(name));
   for (const char* known :
        {"messages", "conversations", "instruction", "input", "output", "prompt", "completion",
-        "text", "system", "tools", "history", "chosen", "rejected", "label"}) {
+        "text", "system", "tools", "history", "chosen", "rejected", "label", "kto_tag"}) {
     if (key == known) return key;
   }
   return {};

@@ -60,13 +60,18 @@ void refuse_preferences(const RecordJson& record, const std::string& place) {
 }
 
 void refuse_marked(const RecordJson& record, const std::string& place) {
-  const RecordJson* label = member(record, "label");
-  if (label == nullptr || !label->is_boolean()) return;
-  fail_record(place,
-              "preference data (a \"label\" of true or false); training on preferences, such as "
-              "KTO, is not supported yet",
-              "to fine-tune on the good answers alone, keep the records whose label is true, and "
-              "leave label out of them");
+  for (const char* key : kMarks) {
+    const RecordJson* mark = member(record, key);
+    if (mark == nullptr || !mark->is_boolean()) continue;
+    fail_record(
+        place,
+        fmt::format("preference data (a \"{}\" of true or false); training on preferences, such "
+                    "as KTO, is not supported yet",
+                    key),
+        fmt::format("to fine-tune on the good answers alone, keep the records whose {0} is true, "
+                    "and leave {0} out of them",
+                    key));
+  }
 }
 
 void refuse_media(const RecordJson& record, const RecordFields& fields, const std::string& place) {

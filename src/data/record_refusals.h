@@ -15,8 +15,11 @@ inline constexpr const char* kOnlyText = "only text is trained on";
 // Refuses pairs of preferred and rejected answers, which DPO and similar methods need.
 [[noreturn]] void refuse_preferences(const RecordJson& record, const std::string& place);
 
-// Refuses answers that are marked as good or bad, which KTO needs: the bad ones would be learned as
-// well. A label of another type is a class, and nothing that is read.
+// Where answers are marked as good or bad: TRL's key and LLaMA-Factory's.
+inline constexpr const char* kMarks[] = {"label", "kto_tag"};
+
+// Refuses answers with such a mark, which KTO needs: the bad ones would be learned as well. A label
+// of another type is a class, and nothing that is read.
 void refuse_marked(const RecordJson& record, const std::string& place);
 
 // Refuses answers about what is not read, as LLaVA and LLaMA-Factory have them.

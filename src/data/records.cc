@@ -11,6 +11,7 @@
 #include "data/csv.h"
 #include "data/data_files.h"
 #include "data/record_json.h"
+#include "data/record_refusals.h"
 #include "text/utf8.h"
 
 namespace jackscrew {
@@ -200,12 +201,12 @@ std::vector<std::string> guessed_keys(const std::vector<std::string>& keys) {
   return guessed;
 }
 
-// Beside an answer, true and false mark it, as they do in .jsonl; another label is a class.
-void read_mark(RecordJson& object) {
-  const auto label = object.find("label");
-  if (label == object.end() || !object.contains("prompt") || !object.contains("completion")) return;
-  const std::string text = lower_case(label->get<std::string>());
-  if (text == "true" || text == "false") *label = text == "true";
+// True and false mark an answer, as they do in .jsonl; another label is a class.
+void read_mark(RecordJson& object, const char* key) {
+  const auto mark = object.find(key);
+  if (mark == object.end()) return;
+  const std::string text = lower_case(mark->get<std::string>());
+  if (text == "true" || text == "false") *mark = text == "true";
 }
 
 // The first row holds the keys.
@@ -260,7 +261,9 @@ void read_csv(Reading& reading) {
         const std::string& key = (*shared_keys)[i];
         object[is_named(key) ? key : (*guessed)[i]] = row[i];
       }
-      if (!is_named("label")) read_mark(object);
+      for (const char* key : kMarks) {
+        if (!is_named(key)) read_mark(object, key);
+      }
       return to_record(object, where, fields);
     };
     if (!reading.found(place, bytes, parse)) return;

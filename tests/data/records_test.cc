@@ -249,10 +249,18 @@ TEST(Records, AnswersMarkedAsBadAreNotTrainedOn) {
        {R"({"prompt": "a", "completion": "b", "label": false})",
         R"({"prompt": [{"role": "user", "content": "a"}],
             "completion": [{"role": "assistant", "content": "b"}], "label": true})",
-        R"({"messages": [{"role": "user", "content": "a"}], "label": false})"}) {
+        R"({"messages": [{"role": "user", "content": "a"}], "label": false})",
+        R"({"conversations": [{"from": "human", "value": "a"}], "label": false})",
+        R"({"instruction": "a", "output": "b", "label": false})",
+        R"({"messages": [{"role": "user", "content": "a"}], "kto_tag": false})",
+        R"({"conversations": [{"from": "human", "value": "a"}], "kto_tag": true})",
+        R"({"instruction": "a", "output": "b", "kto_tag": false})",
+        R"({"prompt": "a", "completion": "b", "kto_tag": true})"}) {
     const auto error = error_of(ErrorKind::data, [&] { parse_record(marked, "a.jsonl:1"); });
+    const bool by_label = std::string(marked).find("label") != std::string::npos;
+    const std::string whose = fmt::format("whose {} is true", by_label ? "label" : "kto_tag");
     EXPECT_NE(message_of(error).find("preference data"), std::string::npos) << message_of(error);
-    EXPECT_NE(hint_of(error).find("whose label is true"), std::string::npos) << hint_of(error);
+    EXPECT_NE(hint_of(error).find(whose), std::string::npos) << hint_of(error);
   }
   // A class is none of that, nor is what the user has named.
   for (const char* label : {"1", "\"true\"", "null"}) {

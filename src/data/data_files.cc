@@ -36,6 +36,21 @@ bool is_named(const fs::path& file, std::string_view word) {
          std::isalpha(static_cast<unsigned char>(stem[word.size()])) == 0;
 }
 
+// Where a word stands in a name for the last time, with no letter beside it; npos: nowhere.
+size_t last_place_of(std::string_view word, std::string_view name) {
+  const auto is_letter = [&](size_t at) {
+    const auto byte = static_cast<unsigned char>(name[at]);
+    return std::isalpha(byte) != 0 || byte >= 0x80;
+  };
+  for (size_t at = name.rfind(word); at != name.npos; at = name.rfind(word, at - 1)) {
+    const size_t end = at + word.size();
+    const bool is_part = (at > 0 && is_letter(at - 1)) || (end < name.size() && is_letter(end));
+    if (!is_part) return at;
+    if (at == 0) break;
+  }
+  return name.npos;
+}
+
 // What stands beside data and says what they are: "README.txt", "LICENSE-MIT.txt".
 bool is_description(const fs::path& file) {
   if (lower_extension(file) != ".txt") return false;
@@ -102,14 +117,24 @@ std::string unread_hint(const fs::path& path) {
 enum class DataPlace::Name { train, valid, test };
 
 std::optional<DataPlace::Name> DataPlace::named(const fs::path& file) {
+  // Those of Hugging Face's datasets, and what is held out here.
   static const std::vector<std::pair<std::string_view, Name>> kNames = {
-      {"train", Name::train},    {"validation", Name::valid}, {"valid", Name::valid},
-      {"eval", Name::valid},     {"dev", Name::valid},        {"heldout", Name::valid},
-      {"held_out", Name::valid}, {"held-out", Name::valid},   {"test", Name::test}};
+      {"train", Name::train},    {"training", Name::train}, {"validation", Name::valid},
+      {"valid", Name::valid},    {"val", Name::valid},      {"dev", Name::valid},
+      {"heldout", Name::valid},  {"held_out", Name::valid}, {"held-out", Name::valid},
+      {"test", Name::test},      {"testing", Name::test},   {"eval", Name::test},
+      {"evaluation", Name::test}};
+  const std::string stem = lower_case(file.stem().string());
+  std::optional<Name> last;
+  size_t last_place = 0;
   for (const auto& [word, name] : kNames) {
-    if (is_named(file, word)) return name;
+    const size_t place = last_place_of(word, stem);
+    if (place != stem.npos && (!last || place > last_place)) {
+      last = name;
+      last_place = place;
+    }
   }
-  return std::nullopt;
+  return last;
 }
 
 DataPlace::DataPlace(fs::path path) : path_(std::move(path)), is_directory_(is_a_directory(path_)) {

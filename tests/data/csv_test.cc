@@ -122,7 +122,8 @@ TEST(Csv, AnswersMarkedAsBadAreNotTrainedOn) {
   for (const char* text :
        {"prompt,completion,label\na,b,false\n", "Prompt,Completion,Label\na,b,True\n",
         "label,prompt,completion\nFALSE,a,b\n",
-        "conversations,label\n\"[{\"\"from\"\": \"\"human\"\", \"\"value\"\": \"\"a\"\"}]\",false\n",
+        "conversations,label\n\"[{\"\"from\"\": \"\"human\"\", \"\"value\"\": "
+        "\"\"a\"\"}]\",false\n",
         "instruction,output,KTO_tag\na,b,False\n"}) {
     expect_message(ErrorKind::data, "data.csv:2: preference data", [&] { read(text, {}); });
   }

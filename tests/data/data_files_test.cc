@@ -52,7 +52,7 @@ TEST_F(DataFiles, AreListedOnce) {
 
 TEST_F(DataFiles, AreChosenByName) {
   for (const char* name :
-       {"a.jsonl", "b.txt", "train-01.jsonl", "valid.jsonl", "testing.jsonl", "readme.md"}) {
+       {"a.jsonl", "b.txt", "train-01.jsonl", "valid.jsonl", "tester.jsonl", "readme.md"}) {
     write(name, "");
   }
   EXPECT_EQ(names(DataPart::train), "train-01.jsonl ");
@@ -103,6 +103,36 @@ TEST_F(DataFiles, AreNamedInCapitalsToo) {
   for (const char* name : {"Train.jsonl", "TEST.jsonl", "Dev-1.jsonl"}) write(name, "");
   EXPECT_EQ(names(DataPart::train), "Train.jsonl ");
   EXPECT_EQ(names(DataPart::evaluation), "Dev-1.jsonl ");
+}
+
+// The keywords of Hugging Face's datasets, wherever they stand.
+TEST_F(DataFiles, AreNamedByKeywordsAnywhere) {
+  for (const char* held_out : {"val.jsonl", "alpaca_val.jsonl", "my-dev2.jsonl", "a.valid.json"}) {
+    for (const char* train : {"train.jsonl", "training.jsonl", "alpaca train.jsonl", "2train.txt",
+                              "alpaca_eval-train.jsonl", "train(1).jsonl"}) {
+      SCOPED_TRACE(std::string(train) + " beside " + held_out);
+      const fs::path files[] = {write(train, ""), write(held_out, ""), write("x_test.jsonl", "")};
+      EXPECT_EQ(names(DataPart::train), std::string(train) + " ");
+      EXPECT_EQ(names(DataPart::evaluation), std::string(held_out) + " ");
+      for (const fs::path& file : files) fs::remove(file);
+    }
+  }
+  for (const char* test : {"testing.jsonl", "eval.jsonl", "evaluation.csv", "alpaca_test.jsonl",
+                           "train-test.jsonl", "test_contest.jsonl"}) {
+    SCOPED_TRACE(test);
+    write(test, "");
+    refuse(DataPart::train, " holds no training files");
+    EXPECT_EQ(names(DataPart::evaluation), std::string(test) + " ");
+    fs::remove(directory_ / test);
+  }
+  for (const char* neither :
+       {"contest.jsonl", "values.jsonl", "trained.jsonl", "d\u00E9val.jsonl", "devset.jsonl"}) {
+    SCOPED_TRACE(neither);
+    write(neither, "");
+    EXPECT_FALSE(DataPlace(directory_).names(DataPart::evaluation));
+    EXPECT_EQ(names(DataPart::train), std::string(neither) + " ");
+    fs::remove(directory_ / neither);
+  }
 }
 
 TEST_F(DataFiles, HeldOutAreForEvaluation) {

@@ -51,11 +51,22 @@ size_t last_place_of(std::string_view word, std::string_view name) {
   return name.npos;
 }
 
-// What stands beside data and says what they are: "README.txt", "LICENSE-MIT.txt".
-bool is_description(const fs::path& file) {
-  if (lower_extension(file) != ".txt") return false;
+// What stands beside data and says what they are: "README", "LICENSE-MIT.txt".
+bool describes_by_name(const fs::path& file) {
   constexpr std::string_view kWords[] = {"readme", "license", "licence"};
   return std::ranges::any_of(kWords, [&](std::string_view word) { return is_named(file, word); });
+}
+
+bool is_description(const fs::path& file) {
+  return lower_extension(file) == ".txt" && describes_by_name(file);
+}
+
+// What is no data, whoever reads it, and stands beside data as a rule.
+bool is_bystander(const fs::path& file) {
+  constexpr std::string_view kExtensions[] = {".md", ".yaml", ".yml", ".py", ".ipynb", ".sh"};
+  const std::string extension = lower_extension(file);
+  return describes_by_name(file) ||
+         std::ranges::find(kExtensions, extension) != std::end(kExtensions);
 }
 
 bool holds_data(const fs::path& directory) {
@@ -70,8 +81,9 @@ bool holds_data(const fs::path& directory) {
 
 bool is_packed(const fs::path& path) {
   const std::string extension = lower_extension(path);
-  return extension == ".gz" || extension == ".bz2" || extension == ".xz" || extension == ".zst" ||
-         extension == ".zip";
+  constexpr std::string_view kExtensions[] = {".gz",  ".bz2", ".xz",  ".zst", ".zip",
+                                              ".tgz", ".tar", ".lz4", ".7z"};
+  return std::ranges::find(kExtensions, extension) != std::end(kExtensions);
 }
 
 bool is_table(const fs::path& path) {
@@ -105,13 +117,17 @@ bool is_data_file(const fs::path& path) {
 
 std::string unread_hint(const fs::path& path) {
   constexpr const char* kRead = ".jsonl, .json, .csv and .txt are read";
+  const std::string extension = lower_extension(path);
   if (is_table(path)) {
     return fmt::format(
         "{}; in Python, datasets.load_dataset(\"{}\", data_files=\"{}\", split=\"train\")"
         ".to_json(\"data.jsonl\") writes the first",
-        kRead, lower_extension(path).substr(1), path.string());
+        kRead, extension.substr(1), path.string());
   }
-  return fmt::format("{}{}", kRead, is_packed(path) ? "; unpack it first" : "");
+  return fmt::format("{}{}", kRead,
+                     is_packed(path)                                       ? "; unpack it first"
+                     : extension == ".ndjson" || extension == ".jsonlines" ? "; name it .jsonl"
+                                                                           : "");
 }
 
 enum class DataPlace::Name { train, valid, test };
@@ -227,7 +243,9 @@ std::vector<std::string> DataPlace::left_out_warnings(DataPart part) const {
                             : ": files there are named for other splits");
   warn_of(descriptions_, ": named as a description of data");
   std::vector<fs::path> unread = others_;
-  std::erase_if(unread, [](const fs::path& file) { return !is_packed(file) && !is_table(file); });
+  std::erase_if(unread, [](const fs::path& file) {
+    return is_data_file(file) || is_bystander(file) || !is_a_file(file);
+  });
   if (!unread.empty()) warn_of(unread, ": " + unread_hint(unread.front()));
   std::vector<fs::path> no_files = others_;
   std::erase_if(no_files, [](const fs::path& file) { return !is_data_file(file); });

@@ -33,8 +33,8 @@ class DataPlace {
   // Throws Error(data) when there is none.
   std::vector<std::filesystem::path> files(DataPart part) const;
   // For a directory, warnings of what files() leaves out although it might have been meant: files
-  // of neither part, descriptions, compressed files and other tables, dangling links, and
-  // directories that hold data files.
+  // of neither part, descriptions, files of other kinds (but not those that stand beside data as a
+  // rule: README, .md, .yaml, .py ...), dangling links, and directories that hold data files.
   std::vector<std::string> left_out_warnings(DataPart part) const;
   // Whether it is a directory with files whose names choose this part.
   bool names(DataPart part) const;

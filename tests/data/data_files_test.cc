@@ -177,6 +177,27 @@ TEST_F(DataFiles, ThatMightBeMeantAreWarnedOf) {
                             "link"}));
 }
 
+// Whatever it is, but for what stands beside data as a rule.
+TEST_F(DataFiles, OfOtherKindsAreWarnedOf) {
+  write("a.jsonl", "");
+  for (const char* beside : {"README", "README.md", "LICENSE", "license-MIT.rst", "card.yaml",
+                             "card.YML", "load.py", ".gitattributes"}) {
+    write(beside, "");
+  }
+  EXPECT_EQ(left_out(DataPart::train), Warnings());
+  const std::string read = " is not read: .jsonl, .json, .csv and .txt are read";
+  for (const auto& [name, hint] :
+       {std::pair("b.ndjson", "; name it .jsonl"), std::pair("b.JsonLines", "; name it .jsonl"),
+        std::pair("b.tsv", ""), std::pair("b.feather", ""), std::pair("b", ""),
+        std::pair("b.tgz", "; unpack it first"), std::pair("b.jsonl.lz4", "; unpack it first")}) {
+    write(name, "");
+    for (const DataPart part : {DataPart::train, DataPart::evaluation}) {
+      EXPECT_EQ(left_out(part), Warnings{directory_.string() + ": " + name + read + hint});
+    }
+    fs::remove(directory_ / name);
+  }
+}
+
 // What lies deeper is not read, and is mentioned where it is data.
 TEST_F(DataFiles, InDirectoriesOfADirectoryAreNotRead) {
   write("readme.md", "not data");

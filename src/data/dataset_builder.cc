@@ -48,7 +48,8 @@ struct TextsOf {
 };
 
 // What decides on a record's tokens beside the characters of its texts: of which kind it is, where
-// each text ends and whose it is, tools and their calls, and which answers are context only.
+// each text ends and whose it is, tools and their calls, variables of the template, and which
+// answers are context only.
 struct Outline {
   int64_t before;  // records
 
@@ -58,6 +59,7 @@ struct Outline {
       out += fmt::format("{}: {}\n", name, jinja::to_json(value, {}));
     };
     if (!record.tools.is_none()) add("tools", record.tools);
+    for (const auto& [name, value] : record.variables) add("variable " + name, value);
     for (const Message& message : record.messages) {
       const bool is_context = message.role == "assistant" && !message.trained;
       out += fmt::format("{} {} {}{}\n", message.role, static_cast<int>(message.kind),

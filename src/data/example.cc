@@ -94,9 +94,10 @@ bool has_empty_text(const Record& record) {
 Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
                       const Record& record, const std::string& place) {
   const auto conversation = [&](std::span<const Message> messages,
-                                const jinja::Value& tools = jinja::None{}) {
+                                const jinja::Value& tools = jinja::None{},
+                                const jinja::Variables& variables = {}) {
     try {
-      return from_chat(tokenizer, render_chat(options.format, messages, false, tools));
+      return from_chat(tokenizer, render_chat(options.format, messages, false, tools, variables));
     } catch (const Error& error) {
       // Of many records those that do not fit the template are at fault, not the template.
       const bool unfit = dynamic_cast<const jinja::UnfitValues*>(&error) != nullptr;
@@ -106,7 +107,7 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
   };
   Example example;
   if (const auto* chat = std::get_if<ConversationRecord>(&record)) {
-    example = conversation(chat->messages, chat->tools);
+    example = conversation(chat->messages, chat->tools, chat->variables);
   } else if (const auto* pair = std::get_if<CompletionRecord>(&record)) {
     if (options.format.is_plain()) {
       // The plain format ends an answer with EOS and puts nothing of its own before it.

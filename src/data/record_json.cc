@@ -220,6 +220,7 @@ ConversationRecord conversation(const RecordJson& record, const std::string& key
                                 const RecordFields& fields, const std::string& place) {
   ConversationRecord out;
   out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
+  out.variables = variables_of(record, place);
   // As OpenAI wrote them before there were tools.
   if (fields.tools.empty() && !out.tools.truth() && member(record, "functions") != nullptr) {
     out.tools = functions_of(record, place);
@@ -242,6 +243,7 @@ ConversationRecord instruction(const RecordJson& record, const RecordFields& fie
   }
   ConversationRecord out;
   out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
+  out.variables = variables_of(record, place);
   add_history(record, place, out.messages);
   out.messages.push_back({"user", std::move(question)});
   out.messages.push_back({"assistant", required(record, output_key, place)});
@@ -253,6 +255,7 @@ ConversationRecord instruction(const RecordJson& record, const RecordFields& fie
 Record completion(const RecordJson& record, const RecordFields& fields, const std::string& place) {
   ConversationRecord out;
   out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
+  out.variables = variables_of(record, place);
   if (record["prompt"].is_array()) {
     add_messages(record, "prompt", fields, place, out.messages);
     for (Message& message : out.messages) message.trained = false;
@@ -262,7 +265,7 @@ Record completion(const RecordJson& record, const RecordFields& fields, const st
     CompletionRecord pair{required(record, "prompt", place), required(record, "completion", place)};
     out.messages = {{"user", pair.prompt}, {"assistant", pair.completion}};
     add_system(record, fields, place, out.messages);
-    if (out.messages.size() == 2 && out.tools.is_none()) return pair;
+    if (out.messages.size() == 2 && out.tools.is_none() && out.variables.empty()) return pair;
   }
   return out;
 }

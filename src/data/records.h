@@ -22,6 +22,7 @@ namespace jackscrew {
 struct ConversationRecord {
   std::vector<Message> messages;
   jinja::Value tools = jinja::None{};  // a list, or none
+  jinja::Variables variables = {};     // what else its template sees: `chat_template_kwargs`
 };
 
 // `prompt` + `completion`: a user's and an assistant's message where the model has a chat format,

@@ -26,8 +26,9 @@ std::string answered(const std::string& members) {
 
 std::string by_template(const std::string& source, const ConversationRecord& record) {
   std::string text;
-  for (const Segment& segment :
-       render_chat(jinja::own_format(source), record.messages, false, record.tools).segments) {
+  for (const Segment& segment : render_chat(jinja::own_format(source), record.messages, false,
+                                            record.tools, record.variables)
+                                    .segments) {
     text += segment.text;
   }
   return text;
@@ -152,6 +153,58 @@ TEST(Messages, AboutWhatIsNotTextAreRefused) {
   fields.input = "audio";  // what was said, in words
   EXPECT_NO_THROW(
       parse_record(R"({"instruction": "q", "audio": "i", "output": "a"})", "a", fields));
+}
+
+// TRL's, which it passes to the template.
+TEST(Messages, TemplatesSeeVariablesOfTheRecord) {
+  const std::string source =
+      "{{ enable_thinking is defined }} {{ enable_thinking }} {{ depth.of[0] }} {{ empty }}"
+      "{% for m in messages %} {{ m.content }}{% endfor %}";
+  const std::string kwargs =
+      R"("chat_template_kwargs": {"enable_thinking": false, "depth": {"of": [7]}, "empty": null})";
+  for (const char* record :
+       {R"("messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])",
+        R"("conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}])",
+        R"("instruction": "q", "output": "a")", R"("prompt": "q", "completion": "a")",
+        R"("prompt": [{"role": "user", "content": "q"}],
+           "completion": [{"role": "assistant", "content": "a"}])"}) {
+    const auto rendered = [&](const std::string& beside) {
+      return by_template(source, conversation_of("{" + beside + ", " + record + "}"));
+    };
+    EXPECT_EQ(rendered(kwargs), "True False 7  q a");
+    EXPECT_EQ(rendered(R"("chat_template_kwargs": "{\"depth\": {\"of\": [8]}}")"), "False  8  q a");
+  }
+  for (const char* none : {"{}", "null", R"("")", R"({"enable_thinking": null})"}) {
+    EXPECT_TRUE(std::holds_alternative<CompletionRecord>(parse_record(
+        std::string(R"({"prompt": "q", "completion": "a", "chat_template_kwargs": )") + none + "}",
+        "a.jsonl:1")));
+  }
+}
+
+TEST(Messages, VariablesOfTheProgramAreNotTheRecords) {
+  const auto refused = [](const std::string& value, const std::string& part) {
+    refuse_json(R"({"instruction": "q", "output": "a", "chat_template_kwargs": )" + value + "}",
+                "a.jsonl:1: \"chat_template_kwargs\" " + part);
+  };
+  for (const char* name : {"messages", "tools", "documents", "add_generation_prompt", "bos_token",
+                           "eos_token", "unk_token", "pad_token"}) {
+    refused(fmt::format(R"({{"{}": 1}})", name), fmt::format("has \"{}\", which the", name));
+  }
+  for (const char* value : {"[1]", "3", "true", R"("a")"}) refused(value, "is ");
+}
+
+// It has no place for them.
+TEST_F(DatasetTest, ThePlainFormatRefusesVariables) {
+  const auto record = [](const char* kwargs) {
+    return fmt::format(R"({{"prompt": "q", "completion": "a", "chat_template_kwargs": {}}})",
+                       kwargs);
+  };
+  const DatasetOptions plain = options(100, "plain");
+  EXPECT_EQ(read("a.jsonl", record("{}"), plain).size(), 1);
+  expect_error(ErrorKind::data,
+               "a.jsonl:1: the plain format has no variables, \"enable_thinking\" for one | leave "
+               "chat_template_kwargs out",
+               [&] { read("a.jsonl", record(R"({"enable_thinking": false})"), plain); });
 }
 
 // A hint that can be followed, and loses no question.

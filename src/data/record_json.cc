@@ -239,7 +239,7 @@ ConversationRecord instruction(const RecordJson& record, const RecordFields& fie
   // Where `input` is the question itself, or its answer, it is nothing beside them.
   if (input_key != instruction_key && input_key != output_key) {
     const std::string input = text_or_empty(record, input_key, place);
-    if (!input.empty()) question += "\n\n" + input;
+    if (!input.empty()) question += (question.empty() ? "" : "\n\n") + input;
   }
   ConversationRecord out;
   out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
@@ -251,12 +251,30 @@ ConversationRecord instruction(const RecordJson& record, const RecordFields& fie
   return out;
 }
 
+// Whether the text at `key` spells a list of messages, as in a .csv. What begins otherwise is not
+// parsed: it may be JSON beyond the limits of records, and a text all the same.
+bool spells_messages(const RecordJson& record, const std::string& key, const RecordFields& fields,
+                     const std::string& place) {
+  const RecordJson* value = member(record, key);
+  if (value == nullptr || !value->is_string()) return false;
+  const std::string& text = value->get_ref<const std::string&>();
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == text.npos || text[begin] != '[') return false;
+  const RecordJson list = unquoted(*value, place);
+  const auto is_message = [&](const RecordJson& item) {
+    return item.is_object() &&
+           (item.contains(key_or(fields.role, "role")) || item.contains("from"));
+  };
+  return list.is_array() && !list.empty() && std::all_of(list.begin(), list.end(), is_message);
+}
+
 // Two texts, or TRL's two lists of messages, of which the first is context only.
 Record completion(const RecordJson& record, const RecordFields& fields, const std::string& place) {
   ConversationRecord out;
   out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
   out.variables = variables_of(record, place);
-  if (record["prompt"].is_array()) {
+  const auto spells = [&](const char* key) { return spells_messages(record, key, fields, place); };
+  if (record["prompt"].is_array() || (spells("prompt") && spells("completion"))) {
     add_messages(record, "prompt", fields, place, out.messages);
     for (Message& message : out.messages) message.trained = false;
     add_messages(record, "completion", fields, place, out.messages);

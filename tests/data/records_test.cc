@@ -90,6 +90,11 @@ TEST(Records, WhatWasSaidBeforeAnInstruction) {
   }
 }
 
+TEST(Records, AQuestionThatIsInputAloneBeginsWithIt) {
+  EXPECT_EQ(turns(R"({"instruction": "", "input": "d", "output": "e"})"),
+            (Turns{"user: d", "assistant: e"}));
+}
+
 // As tables are written that have a column for what only some of their rows have.
 TEST(Records, NullIsWhatIsNotThere) {
   EXPECT_EQ(turns(R"({"messages": null, "prompt": null, "text": null, "conversations": [
@@ -293,6 +298,23 @@ TEST(Records, PromptsOfMessagesAreContext) {
   refuse(R"({"prompt": [], "completion": []})", "a.jsonl:1: \"prompt\" holds no message");
   refuse(R"({"prompt": [{"role": "user", "content": "a"}], "completion": [1]})",
          "a.jsonl:1, message 2: an object was expected");
+}
+
+// As a .csv has them.
+TEST(Records, PromptsOfMessagesMayBeText) {
+  const auto record = [](const char* prompt, const char* completion) {
+    return fmt::format(R"({{"prompt": "{}", "completion": "{}"}})", prompt, completion);
+  };
+  const char* question = R"( [{\"role\": \"user\", \"content\": \"a\"}])";
+  const char* answer = R"([{\"from\": \"gpt\", \"value\": \"b\"}])";
+  EXPECT_EQ(turns(record(question, answer).c_str()), (Turns{"*user: a", "assistant: b"}));
+  // What is no message is a text that is trained as it stands.
+  for (const auto& [prompt, completion] :
+       {std::pair(question, "b"), std::pair("a", answer), std::pair("[]", "[]"),
+        std::pair(R"([{\"id\": 1}])", R"([{\"id\": 2}])"), std::pair("[1]", "[{}]")}) {
+    const Record pair = parse_record(record(prompt, completion), "a.jsonl:1");
+    EXPECT_TRUE(std::holds_alternative<CompletionRecord>(pair)) << prompt;
+  }
 }
 
 // A tree finds each key among all before it: a table with a key for each row would take for ever.

@@ -36,18 +36,41 @@ std::string role_of(const std::string& name, const std::string& place) {
   throw Error(ErrorKind::data, fmt::format("{}: unknown role \"{}\"", place, name), hint);
 }
 
-// The flag of a message, or of a part of one: OpenAI's `weight` (0 or 1) or axolotl's `train` (true
-// or false).
+// What is true or false at `key`; nullopt where that is anything else.
+std::optional<bool> boolean_at(const RecordJson& item, const char* key) {
+  const RecordJson* found = member(item, key);
+  return found != nullptr && found->is_boolean() ? std::optional(found->get<bool>()) : std::nullopt;
+}
+
+// The flag of a message, or of a part of one: OpenAI's `weight` (0 or 1), axolotl's `train` (true
+// or false), or `loss`, as XTuner and ms-swift call it; a `loss` of another type is a measure.
 std::optional<bool> own_flag(const RecordJson& item, const std::string& place) {
+  for (const char* foreign : {"training", "trainable", "mask", "masked"}) {
+    if (!boolean_at(item, foreign)) continue;
+    fail_record(place, fmt::format("\"{}\" is a flag that is not read", foreign),
+                "what is read is train: false, which keeps an answer out of the loss");
+  }
   if (const RecordJson* train = member(item, "train")) {
     if (!train->is_boolean()) fail_record(place, "\"train\" is not true or false");
     return train->get<bool>();
   }
+  if (const auto loss = boolean_at(item, "loss")) return loss;
   if (const RecordJson* weight = member(item, "weight")) {
     if (*weight != 0 && *weight != 1) fail_record(place, "\"weight\" is not 0 or 1");
     return *weight == 1;
   }
   return std::nullopt;
+}
+
+// Refuses what is no answer and marked as learned.
+void refuse_learned(const RecordJson& message, const std::string& place) {
+  for (const char* key : {"train", "loss"}) {
+    if (!boolean_at(message, key).value_or(false)) continue;
+    fail_record(place, fmt::format("\"{}\" is true in a message that is no answer", key),
+                fmt::format("leave {} out of it: answers are learned, or all messages with "
+                            "train_on_inputs=true",
+                            key));
+  }
 }
 
 constexpr const char* kPartTrained =
@@ -109,6 +132,7 @@ Message to_message(const RecordJson& item, const std::string& role_key,
                    const std::string& content_key, const std::string& place) {
   const std::string role = required(item, role_key, place, kMessageKeys);
   Message message{role_of(role, place), {}};
+  if (message.role != "assistant") refuse_learned(item, place);
   const bool is_answer = message.role == "assistant" && role != "function_call";
   message.trained =
       is_answer ? trained_flag(item, content_key, place) : own_flag(item, place).value_or(true);
@@ -143,6 +167,7 @@ Message to_message(const RecordJson& item, const std::string& role_key,
   for (const auto& [key, value] : item.items()) {
     const bool known = key == role_key || key == content_key || key == "role" || key == "content" ||
                        key == "tool_calls" || key == "train" || key == "weight" ||
+                       (key == "loss" && value.is_boolean()) ||
                        (is_old_call && key == "function_call");
     if (!known && !value.is_null()) {
       message.fields.emplace_back(key, template_value(value, place));
@@ -364,8 +389,11 @@ ParsedRecord to_record(const RecordJson& object, const std::string& place,
 
 ParsedRecord parse_line(std::string_view json, const std::string& place,
                         const RecordFields& fields) {
-  return to_record(parse_record_json(json, place, "every line holds one JSON object", true), place,
-                   fields);
+  constexpr const char* kHint =
+      "every line holds one JSON object; a file with an array of records is named .json";
+  const RecordJson object = parse_record_json(json, place, kHint, true);
+  if (object.is_array()) fail_record(place, "an object was expected, found array", kHint);
+  return to_record(object, place, fields);
 }
 
 Record parse_record(std::string_view json, const std::string& place, const RecordFields& fields) {

@@ -51,6 +51,49 @@ TEST(Messages, PartsSayWhetherTheyAreLearned) {
   EXPECT_FALSE(trained(R"("train": false, "content": [])"));
 }
 
+TEST(Messages, FlagsOfOtherPrograms) {
+  const auto answer = [](const std::string& members) {
+    return conversation_of(answered(R"("content": "a", )" + members)).messages.at(1);
+  };
+  EXPECT_FALSE(answer(R"("loss": false)").trained);
+  EXPECT_TRUE(answer(R"("loss": true)").trained);
+  EXPECT_TRUE(answer(R"("loss": true)").fields.empty());
+  // A measure, which a template may read.
+  EXPECT_TRUE(answer(R"("loss": 0)").trained);
+  EXPECT_EQ(answer(R"("loss": 0)").fields.size(), 1u);
+  for (const char* flag : {"training", "trainable", "mask", "masked"}) {
+    for (const char* value : {"true", "false"}) {
+      const std::string member = fmt::format(R"("{}": {})", flag, value);
+      const std::string refused =
+          fmt::format("\"{}\" is a flag that is not read | what is read is train: false", flag);
+      refuse_json(answered(R"("content": "a", )" + member), "a.jsonl:1, message 2: " + refused);
+      refuse_json(R"({"messages": [{"role": "user", "content": "q", )" + member + "}]}", refused);
+    }
+    EXPECT_EQ(answer(fmt::format(R"("{}": "x")", flag)).fields.size(), 1u);
+  }
+}
+
+TEST(Messages, WhatIsNoAnswerIsNotMarkedAsLearned) {
+  const auto question = [](const char* role, const std::string& member) {
+    return fmt::format(R"({{"messages": [{{"role": "{}", "content": "q", {}}}]}})", role, member);
+  };
+  for (const char* key : {"train", "loss"}) {
+    const std::string member = fmt::format("\"{}\": ", key);
+    for (const char* role : {"system", "user", "tool"}) {
+      refuse_json(
+          question(role, member + "true"),
+          fmt::format("a.jsonl:1, message 1: \"{0}\" is true in a message that is no answer "
+                      "| leave {0} out of it: answers are learned, or all messages with "
+                      "train_on_inputs=true",
+                      key));
+      EXPECT_NO_THROW(conversation_of(question(role, member + "false")));
+    }
+    EXPECT_NO_THROW(conversation_of(question("assistant", member + "true")));
+  }
+  EXPECT_NO_THROW(conversation_of(R"({"conversations": [
+      {"from": "function_call", "value": "{\"name\": \"f\"}", "train": true}]})"));
+}
+
 TEST(Messages, PartsThatDifferAreRefused) {
   const std::string differ =
       "a.jsonl:1, message 2: some parts of the message are to be learned, others are not | a part "

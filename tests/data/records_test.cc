@@ -222,6 +222,15 @@ TEST(Records, HintsSayWhichFieldsWouldDo) {
             std::string::npos);
 }
 
+// On one line or on several, of which the first is none.
+TEST(Records, HintsSayHowAFileWithAnArrayIsNamed) {
+  for (const char* json : {R"([{"text": "a"}])", "[", R"([{"text": "a"},)"}) {
+    const auto error = error_of(ErrorKind::data, [&] { parse_record(json, "a.jsonl:1"); });
+    EXPECT_TRUE(hint_of(error).ends_with("; a file with an array of records is named .json"))
+        << error;
+  }
+}
+
 TEST(Records, PreferencesAreNotTrainedOn) {
   const auto hint = [](const char* json) {
     const auto error = error_of(ErrorKind::data, [&] { parse_record(json, "a.jsonl:1"); });

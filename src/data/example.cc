@@ -18,8 +18,9 @@ bool is_empty_answer(const Message& message) {
          is_blank(message.content);
 }
 
-// Counts the bytes of a text that belong to no character.
+// Counts the bytes of a text that belong to no character, or to none that a text has.
 void note_other_bytes(const Tokenizer& tokenizer, std::string_view text, RecordNotes& notes) {
+  notes.zero_bytes += std::ranges::count(text, '\0');
   for (size_t at = utf8_valid_prefix(text); at < text.size();
        at += utf8_valid_prefix(text.substr(at))) {
     const size_t length = utf8_step(text, at).length;
@@ -73,6 +74,7 @@ RecordNotes& RecordNotes::operator+=(const RecordNotes& other) {
   empty += other.empty;
   not_utf8 += other.not_utf8;
   without_token += other.without_token;
+  zero_bytes += other.zero_bytes;
   for (const auto& [field, records] : other.named_fields) named_fields[field] += records;
   return *this;
 }

@@ -183,9 +183,14 @@ void read_json_array(Reading& reading) {
   reading.report(text.size() - told);
 }
 
-void require_utf8(std::string_view field, const std::string& place) {
-  if (utf8_valid_prefix(field) == field.size()) return;
-  fail_record(place, "bytes that are not UTF-8", "save the file as UTF-8");
+void require_text(std::string_view field, const std::string& place) {
+  constexpr const char* kHint = "save the file as UTF-8";
+  if (utf8_valid_prefix(field) != field.size()) {
+    fail_record(place, "bytes that are not UTF-8", kHint);
+  }
+  if (field.find('\0') != field.npos) {
+    fail_record(place, "a byte that is 0, as in UTF-16 and in files that are no text", kHint);
+  }
 }
 
 // The names of columns, as records are recognised by them where they are written "Prompt" or
@@ -224,7 +229,7 @@ void read_csv(Reading& reading) {
                 fmt::format("{} columns, more than {}", keys.size(), kMostKeys),
                 "the first row names the fields of a record; a record has a few");
   }
-  for (const std::string& key : keys) require_utf8(key, fmt::format("{}:1", file));
+  for (const std::string& key : keys) require_text(key, fmt::format("{}:1", file));
   if (keys.size() == 1 && keys[0].find_first_of(";\t") != std::string::npos) {
     fail_record(fmt::format("{}:1", file), "the fields are not separated by commas",
                 "write the table with commas, or as .jsonl");
@@ -257,7 +262,7 @@ void read_csv(Reading& reading) {
       };
       RecordJson object = RecordJson::object();
       for (size_t i = 0; i < row.size(); ++i) {
-        require_utf8(row[i], where);
+        require_text(row[i], where);
         const std::string& key = (*shared_keys)[i];
         object[is_named(key) ? key : (*guessed)[i]] = row[i];
       }

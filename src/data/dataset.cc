@@ -102,6 +102,10 @@ void add_text_warnings(const DatasetStats& stats, TargetUse use, bool all_read, 
         "{} names a key that {} has: what is meant is not read", field,
         all_read ? "no record" : fmt::format("no record of the {} read", stats.records)));
   }
+  for (const auto& [text, records] : notes.unread) {
+    to.push_back(
+        fmt::format("{} {} {}", counted(records, "record"), records == 1 ? "has" : "have", text));
+  }
   if (notes.dropped_bos > 0) {
     to.push_back(fmt::format("{} began with two BOS tokens; one was removed",
                              counted(notes.dropped_bos, "conversation")));

@@ -76,6 +76,7 @@ RecordNotes& RecordNotes::operator+=(const RecordNotes& other) {
   without_token += other.without_token;
   zero_bytes += other.zero_bytes;
   for (const auto& [field, records] : other.named_fields) named_fields[field] += records;
+  for (const auto& [text, records] : other.unread) unread[text] += records;
   return *this;
 }
 

@@ -378,7 +378,12 @@ std::string known_key(std::string_view name) {
 ParsedRecord to_record(const RecordJson& object, const std::string& place,
                        const RecordFields& fields) {
   ParsedRecord parsed{record_of(object, place, fields)};
-  if (!std::holds_alternative<TextRecord>(parsed.record)) refuse_media(object, fields, place);
+  if (!std::holds_alternative<TextRecord>(parsed.record)) {
+    refuse_media(object, fields, place);
+    const auto* chat = std::get_if<ConversationRecord>(&parsed.record);
+    const bool has_system = chat != nullptr && chat->messages.front().role == "system";
+    parsed.unread = unread_texts(object, fields, has_system);
+  }
   for (const auto& [option, field] : kRecordFields) {
     const std::string& name = fields.*field;
     if (name.empty()) continue;

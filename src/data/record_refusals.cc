@@ -42,13 +42,6 @@ std::string chosen_hint(const RecordJson& record) {
                      question.empty() ? "" : question + " and ");
 }
 
-// Whether there is anything in a value: a table has empty texts and lists, and objects of nulls, in
-// rows without.
-bool holds_something(const RecordJson& value) {
-  if (value.is_string()) return value != "";
-  return value.is_structured() && std::any_of(value.begin(), value.end(), holds_something);
-}
-
 }  // namespace
 
 void refuse_preferences(const RecordJson& record, const std::string& place) {
@@ -77,9 +70,7 @@ void refuse_marked(const RecordJson& record, const std::string& place) {
 void refuse_media(const RecordJson& record, const RecordFields& fields, const std::string& place) {
   for (const char* key : {"image", "images", "video", "videos", "audio", "audios"}) {
     const RecordJson* found = member(record, key);
-    const bool is_named = std::ranges::any_of(
-        kRecordFields, [&](const RecordField& field) { return fields.*field.name == key; });
-    if (found == nullptr || is_named || !holds_something(*found)) continue;
+    if (found == nullptr || is_named_field(fields, key) || !holds_something(*found)) continue;
     fail_record(place, fmt::format("\"{}\" holds what is not text", key),
                 fmt::format("{}; where the text does not need it, leave {} out of the file",
                             kOnlyText, key));

@@ -256,18 +256,14 @@ void read_csv(Reading& reading) {
                         ? "a field with a comma in it is quoted: \"a, b\""
                         : "write all of them, an empty field as nothing between its commas");
       }
-      const auto is_named = [&](const std::string& key) {
-        return std::ranges::any_of(
-            kRecordFields, [&](const RecordField& field) { return fields.*field.name == key; });
-      };
       RecordJson object = RecordJson::object();
       for (size_t i = 0; i < row.size(); ++i) {
         require_text(row[i], where);
         const std::string& key = (*shared_keys)[i];
-        object[is_named(key) ? key : (*guessed)[i]] = row[i];
+        object[is_named_field(fields, key) ? key : (*guessed)[i]] = row[i];
       }
       for (const char* key : kMarks) {
-        if (!is_named(key)) read_mark(object, key);
+        if (!is_named_field(fields, key)) read_mark(object, key);
       }
       return to_record(object, where, fields);
     };

@@ -250,6 +250,46 @@ TEST_F(DatasetTest, ThePlainFormatRefusesVariables) {
                [&] { read("a.jsonl", record(R"({"enable_thinking": false})"), plain); });
 }
 
+// Text that the program would read under another name, or of another kind of record.
+TEST_F(DatasetTest, TextsThatAreNotReadAreWarnedOf) {
+  using Texts = std::vector<std::string>;
+  const std::string turns = R"("messages": [{"role": "user", "content": "q"},
+                                            {"role": "assistant", "content": "a"}])";
+  const std::string question = R"("instruction": "q", "output": "a")";
+  const std::string pair = R"("prompt": "q", "completion": "a")";
+  DatasetOptions o = options(1000);
+  const auto warned = [&](const std::string& record) {
+    std::string line;
+    for (const char c : "{" + record + "}\n") line += c == '\n' ? ' ' : c;
+    return data_warnings(read("a.jsonl", line + "\n" + line, o).stats());
+  };
+  const auto of = [](const std::string& key, const std::string& options) {
+    return Texts{"2 records have " + key + ", which is not read; " + options + " reads it"};
+  };
+  for (const std::string& record : {turns, question, pair}) {
+    for (const std::string key : {"system_prompt", "system_message"}) {
+      const std::string beside = ", \"" + key + R"(": "s")";
+      EXPECT_EQ(warned(record + beside), of(key, "field_system=" + key));
+      EXPECT_EQ(warned(record + beside + R"(, "system": "t")"), Texts());
+    }
+    EXPECT_EQ(warned(record + R"(, "system_prompt": "", "id": "x")"), Texts());
+  }
+  EXPECT_EQ(warned(question + R"(, "context": "c")"), of("context", "field_input=context"));
+  EXPECT_EQ(warned(question + R"(, "passage": "c", "input": "")"),
+            of("passage", "field_input=passage"));
+  EXPECT_EQ(warned(question + R"(, "context": "c", "input": "i")"), Texts());
+  EXPECT_EQ(warned(question + R"(, "context": ["c"])"), Texts());
+  const std::string as_question = "field_instruction=prompt field_output=completion";
+  EXPECT_EQ(warned(pair + R"(, "input": "i")"), of("input", as_question));
+  EXPECT_EQ(warned(pair + R"(, "history": [["a", "b"]])"), of("history", as_question));
+  EXPECT_EQ(warned(turns + R"(, "input": "i", "context": "c", "history": [["a", "b"]])"), Texts());
+  EXPECT_EQ(warned(R"("text": "t", "system_prompt": "s")"), Texts());
+  o.examples.fields = {.instruction = "prompt", .output = "completion"};
+  EXPECT_EQ(warned(pair + R"(, "input": "i")"), Texts());
+  o.examples.fields = {.input = "context"};
+  EXPECT_EQ(warned(question + R"(, "context": "c", "passage": "p")"), Texts());
+}
+
 // A hint that can be followed, and loses no question.
 TEST(Messages, HintsForPreferences) {
   const auto hint = [](const std::string& members) {

@@ -79,7 +79,8 @@ void tokenize(const Reader& reader) {
   DatasetStats stats;
   Example whole;  // of a document, the parts so far
   const auto print = [&](const Record& record, const Example& example, const std::string&) {
-    stats.notes += RecordNotes{.named_fields = example.notes.named_fields};
+    stats.notes +=
+        RecordNotes{.named_fields = example.notes.named_fields, .unread = example.notes.unread};
     whole.ids.insert(whole.ids.end(), example.ids.begin(), example.ids.end());
     whole.train.insert(whole.train.end(), example.train.begin(), example.train.end());
     const auto* document = std::get_if<DocumentRecord>(&record);
@@ -229,9 +230,10 @@ void preview_records(const Recipe& recipe, const std::vector<DataPlace>& places)
   const int64_t most = preview_limit(recipe);
   const auto show = [&](const FoundRecord& found) {
     try {
-      const auto [record, named] = found.parse(recipe.fields);
+      const auto [record, named, unread] = found.parse(recipe.fields);
       ++stats.records;
-      stats.notes += RecordNotes{.empty = has_empty_text(record) ? 1 : 0, .named_fields = named};
+      stats.notes += RecordNotes{
+          .empty = has_empty_text(record) ? 1 : 0, .named_fields = named, .unread = unread};
       if (++shown > kPreviewRecords) return true;
       std::visit(RecordPrinter(found.place, recipe.train_on_inputs), record);
       fmt::print("\n");

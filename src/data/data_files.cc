@@ -36,11 +36,37 @@ bool is_named(const fs::path& file, std::string_view word) {
          std::isalpha(static_cast<unsigned char>(stem[word.size()])) == 0;
 }
 
-// What stands beside data and says what they are: "README.txt", "LICENSE-MIT.txt".
-bool is_description(const fs::path& file) {
-  if (lower_extension(file) != ".txt") return false;
+// Where a word stands in a name for the last time, with no letter beside it; npos: nowhere.
+size_t last_place_of(std::string_view word, std::string_view name) {
+  const auto is_letter = [&](size_t at) {
+    const auto byte = static_cast<unsigned char>(name[at]);
+    return std::isalpha(byte) != 0 || byte >= 0x80;
+  };
+  for (size_t at = name.rfind(word); at != name.npos; at = name.rfind(word, at - 1)) {
+    const size_t end = at + word.size();
+    const bool is_part = (at > 0 && is_letter(at - 1)) || (end < name.size() && is_letter(end));
+    if (!is_part) return at;
+    if (at == 0) break;
+  }
+  return name.npos;
+}
+
+// What stands beside data and says what they are: "README", "LICENSE-MIT.txt".
+bool describes_by_name(const fs::path& file) {
   constexpr std::string_view kWords[] = {"readme", "license", "licence"};
   return std::ranges::any_of(kWords, [&](std::string_view word) { return is_named(file, word); });
+}
+
+bool is_description(const fs::path& file) {
+  return lower_extension(file) == ".txt" && describes_by_name(file);
+}
+
+// What is no data, whoever reads it, and stands beside data as a rule.
+bool is_bystander(const fs::path& file) {
+  constexpr std::string_view kExtensions[] = {".md", ".yaml", ".yml", ".py", ".ipynb", ".sh"};
+  const std::string extension = lower_extension(file);
+  return describes_by_name(file) ||
+         std::ranges::find(kExtensions, extension) != std::end(kExtensions);
 }
 
 bool holds_data(const fs::path& directory) {
@@ -55,8 +81,9 @@ bool holds_data(const fs::path& directory) {
 
 bool is_packed(const fs::path& path) {
   const std::string extension = lower_extension(path);
-  return extension == ".gz" || extension == ".bz2" || extension == ".xz" || extension == ".zst" ||
-         extension == ".zip";
+  constexpr std::string_view kExtensions[] = {".gz",  ".bz2", ".xz",  ".zst", ".zip",
+                                              ".tgz", ".tar", ".lz4", ".7z"};
+  return std::ranges::find(kExtensions, extension) != std::end(kExtensions);
 }
 
 bool is_table(const fs::path& path) {
@@ -90,26 +117,40 @@ bool is_data_file(const fs::path& path) {
 
 std::string unread_hint(const fs::path& path) {
   constexpr const char* kRead = ".jsonl, .json, .csv and .txt are read";
+  const std::string extension = lower_extension(path);
   if (is_table(path)) {
     return fmt::format(
         "{}; in Python, datasets.load_dataset(\"{}\", data_files=\"{}\", split=\"train\")"
         ".to_json(\"data.jsonl\") writes the first",
-        kRead, lower_extension(path).substr(1), path.string());
+        kRead, extension.substr(1), path.string());
   }
-  return fmt::format("{}{}", kRead, is_packed(path) ? "; unpack it first" : "");
+  return fmt::format("{}{}", kRead,
+                     is_packed(path)                                       ? "; unpack it first"
+                     : extension == ".ndjson" || extension == ".jsonlines" ? "; name it .jsonl"
+                                                                           : "");
 }
 
 enum class DataPlace::Name { train, valid, test };
 
 std::optional<DataPlace::Name> DataPlace::named(const fs::path& file) {
+  // Those of Hugging Face's datasets, and what is held out here.
   static const std::vector<std::pair<std::string_view, Name>> kNames = {
-      {"train", Name::train},    {"validation", Name::valid}, {"valid", Name::valid},
-      {"eval", Name::valid},     {"dev", Name::valid},        {"heldout", Name::valid},
-      {"held_out", Name::valid}, {"held-out", Name::valid},   {"test", Name::test}};
+      {"train", Name::train},    {"training", Name::train}, {"validation", Name::valid},
+      {"valid", Name::valid},    {"val", Name::valid},      {"dev", Name::valid},
+      {"heldout", Name::valid},  {"held_out", Name::valid}, {"held-out", Name::valid},
+      {"test", Name::test},      {"testing", Name::test},   {"eval", Name::test},
+      {"evaluation", Name::test}};
+  const std::string stem = lower_case(file.stem().string());
+  std::optional<Name> last;
+  size_t last_place = 0;
   for (const auto& [word, name] : kNames) {
-    if (is_named(file, word)) return name;
+    const size_t place = last_place_of(word, stem);
+    if (place != stem.npos && (!last || place > last_place)) {
+      last = name;
+      last_place = place;
+    }
   }
-  return std::nullopt;
+  return last;
 }
 
 DataPlace::DataPlace(fs::path path) : path_(std::move(path)), is_directory_(is_a_directory(path_)) {
@@ -202,7 +243,9 @@ std::vector<std::string> DataPlace::left_out_warnings(DataPart part) const {
                             : ": files there are named for other splits");
   warn_of(descriptions_, ": named as a description of data");
   std::vector<fs::path> unread = others_;
-  std::erase_if(unread, [](const fs::path& file) { return !is_packed(file) && !is_table(file); });
+  std::erase_if(unread, [](const fs::path& file) {
+    return is_data_file(file) || is_bystander(file) || !is_a_file(file);
+  });
   if (!unread.empty()) warn_of(unread, ": " + unread_hint(unread.front()));
   std::vector<fs::path> no_files = others_;
   std::erase_if(no_files, [](const fs::path& file) { return !is_data_file(file); });

@@ -18,10 +18,11 @@ std::string lower_extension(const std::filesystem::path& path);
 bool is_data_file(const std::filesystem::path& path);
 std::string unread_hint(const std::filesystem::path& path);
 
-// A path of `data`: a file, or a directory, which is listed once. In a directory, file names that
-// begin with the word train are training data; those that begin with valid, validation, eval, dev
-// or heldout (held_out, held-out) are evaluation data, or if there are none, those with test. If no
-// file is named so, all are for both, but not .txt files that begin with readme or license.
+// A path of `data`: a file, or a directory, which is listed once. In a directory, files with the
+// word train or training in their names are training data; those with validation, valid, val, dev
+// or heldout (held_out, held-out) are evaluation data, or if there are none, those with test,
+// testing, eval or evaluation. Of several words the last one counts. If no file is named so, all
+// are for both, but not .txt files that begin with readme or license.
 class DataPlace {
  public:
   // Throws Error(data) when `path` is missing or cannot be listed.
@@ -32,15 +33,15 @@ class DataPlace {
   // Throws Error(data) when there is none.
   std::vector<std::filesystem::path> files(DataPart part) const;
   // For a directory, warnings of what files() leaves out although it might have been meant: files
-  // of neither part, descriptions, compressed files and other tables, dangling links, and
-  // directories that hold data files.
+  // of neither part, descriptions, files of other kinds (but not those that stand beside data as a
+  // rule: README, .md, .yaml, .py ...), dangling links, and directories that hold data files.
   std::vector<std::string> left_out_warnings(DataPart part) const;
   // Whether it is a directory with files whose names choose this part.
   bool names(DataPart part) const;
 
  private:
   enum class Name;
-  // The name that a file's name begins with, if any: "train.jsonl", "test-01.json".
+  // The name in a file's name, if any: "train.jsonl", "alpaca_test-01.json".
   static std::optional<Name> named(const std::filesystem::path& file);
   bool has(Name name) const;
   // The name that selects the part; nullopt where all files belong to it.

@@ -102,6 +102,10 @@ void add_text_warnings(const DatasetStats& stats, TargetUse use, bool all_read, 
         "{} names a key that {} has: what is meant is not read", field,
         all_read ? "no record" : fmt::format("no record of the {} read", stats.records)));
   }
+  for (const auto& [text, records] : notes.unread) {
+    to.push_back(
+        fmt::format("{} {} {}", counted(records, "record"), records == 1 ? "has" : "have", text));
+  }
   if (notes.dropped_bos > 0) {
     to.push_back(fmt::format("{} began with two BOS tokens; one was removed",
                              counted(notes.dropped_bos, "conversation")));
@@ -125,6 +129,12 @@ void add_text_warnings(const DatasetStats& stats, TargetUse use, bool all_read, 
         fmt::format("{} of text {} not UTF-8 and {} {}: save files of another encoding as UTF-8",
                     counted(notes.not_utf8, "byte"), notes.not_utf8 == 1 ? "is" : "are",
                     use == TargetUse::learned ? "learned" : "read", tokens_of_bytes(notes)));
+  }
+  if (notes.zero_bytes > 0) {
+    to.push_back(fmt::format(
+        "{} of text {} 0, as in UTF-16 and in files that are no text: save files of another "
+        "encoding as UTF-8",
+        counted(notes.zero_bytes, "byte"), notes.zero_bytes == 1 ? "is" : "are"));
   }
 }
 
@@ -285,8 +295,10 @@ Dataset Dataset::weighted(std::span<const double> weights, uint64_t seed) const 
   for (size_t s = 0; s < of_store.size(); ++s) {
     const std::vector<Item>& items = of_store[s];
     const double whole = std::floor(weights[s]);
-    const auto drawn =
-        static_cast<size_t>(std::round((weights[s] - whole) * static_cast<double>(items.size())));
+    const double share = (weights[s] - whole) * static_cast<double>(items.size());
+    // However small the weight, something is seen of what is to be learned.
+    const double least = whole == 0.0 && share > 0.0 ? 1.0 : 0.0;
+    const auto drawn = static_cast<size_t>(std::max(std::round(share), least));
     const std::vector<int64_t> order =
         shuffled_order(std::ssize(items), seed, static_cast<int64_t>(s), "data weights");
     std::vector<int64_t> times(items.size(), static_cast<int64_t>(whole));

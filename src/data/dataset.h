@@ -105,8 +105,8 @@ class Dataset {
   std::pair<Dataset, Dataset> split(double val_size, uint64_t seed,
                                     std::span<const double> weights = {}) const;
   // Repeats the examples of the i-th joined data set weights[i] times: 2 is twice, 0.5 half of
-  // them, 1.5 all and half of them again, drawn by `seed`. Throws Error(usage) where the number of
-  // weights is not that of the data sets, and where nothing is left.
+  // them (at least one), 1.5 all and half of them again, drawn by `seed`. Throws Error(usage) where
+  // the number of weights is not that of the data sets, and where nothing is left.
   Dataset weighted(std::span<const double> weights, uint64_t seed) const;
 
  private:

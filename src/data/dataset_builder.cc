@@ -48,7 +48,8 @@ struct TextsOf {
 };
 
 // What decides on a record's tokens beside the characters of its texts: of which kind it is, where
-// each text ends and whose it is, tools and their calls, and which answers are context only.
+// each text ends and whose it is, tools and their calls, variables of the template, and which
+// answers are context only.
 struct Outline {
   int64_t before;  // records
 
@@ -58,6 +59,7 @@ struct Outline {
       out += fmt::format("{}: {}\n", name, jinja::to_json(value, {}));
     };
     if (!record.tools.is_none()) add("tools", record.tools);
+    for (const auto& [name, value] : record.variables) add("variable " + name, value);
     for (const Message& message : record.messages) {
       const bool is_context = message.role == "assistant" && !message.trained;
       out += fmt::format("{} {} {}{}\n", message.role, static_cast<int>(message.kind),
@@ -103,6 +105,7 @@ void for_each_count(Stats& stats, const Use& use) {
   use("empty", stats.notes.empty);
   use("not_utf8", stats.notes.not_utf8);
   use("without_token", stats.notes.without_token);
+  use("zero_bytes", stats.notes.zero_bytes);
 }
 
 Json fields_of(const RecordFields& fields) {
@@ -277,6 +280,7 @@ Dataset DatasetBuilder::finish(const std::string& key) {
   Json trailer = {
       {"key", key}, {"fingerprint", data_.fingerprint_}, {"first_bad", counts.first_bad}};
   trailer["named_fields"] = counts.notes.named_fields;
+  trailer["unread"] = counts.notes.unread;
   for_each_count(counts, [&](const char* name, int64_t count) { trailer[name] = count; });
   data_.stores_.push_back(
       writer_.finish(trailer.dump(-1, ' ', false, Json::error_handler_t::replace)));
@@ -303,10 +307,14 @@ std::optional<Dataset> DatasetBuilder::reopen(const fs::path& token_file, const 
   if (!whole || data.stats_.examples != file->store->size()) return std::nullopt;
   data.fingerprint_ = text("fingerprint");
   data.stats_.first_bad = text("first_bad");
-  const Json named = trailer.value("named_fields", Json::object());
-  for (const auto& [field, count] : named.items()) {
-    if (count.is_number_integer()) data.stats_.notes.named_fields[field] = count.get<int64_t>();
-  }
+  const auto read_counts = [&](const char* name, RecordCounts& counts) {
+    const Json found = trailer.value(name, Json::object());
+    for (const auto& [what, count] : found.items()) {
+      if (count.is_number_integer()) counts[what] = count.get<int64_t>();
+    }
+  };
+  read_counts("named_fields", data.stats_.notes.named_fields);
+  read_counts("unread", data.stats_.notes.unread);
   for (int64_t i = 0; i < file->store->size(); ++i) data.items_.push_back({0, narrow<uint32_t>(i)});
   data.stores_.push_back(std::move(file->store));
   return data;

@@ -54,6 +54,7 @@ class Encoder {
         encoded[i].record = std::move(parsed.record);
         encoded[i].example = encode_record(tokenizer_, options_, encoded[i].record, found.place);
         encoded[i].example.notes.named_fields = std::move(parsed.named);
+        encoded[i].example.notes.unread = std::move(parsed.unread);
       } catch (...) {
         encoded[i].error = std::current_exception();
         if (!left_out(encoded[i].error)) {

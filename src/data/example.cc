@@ -18,8 +18,9 @@ bool is_empty_answer(const Message& message) {
          is_blank(message.content);
 }
 
-// Counts the bytes of a text that belong to no character.
+// Counts the bytes of a text that belong to no character, or to none that a text has.
 void note_other_bytes(const Tokenizer& tokenizer, std::string_view text, RecordNotes& notes) {
+  notes.zero_bytes += std::ranges::count(text, '\0');
   for (size_t at = utf8_valid_prefix(text); at < text.size();
        at += utf8_valid_prefix(text.substr(at))) {
     const size_t length = utf8_step(text, at).length;
@@ -73,7 +74,9 @@ RecordNotes& RecordNotes::operator+=(const RecordNotes& other) {
   empty += other.empty;
   not_utf8 += other.not_utf8;
   without_token += other.without_token;
+  zero_bytes += other.zero_bytes;
   for (const auto& [field, records] : other.named_fields) named_fields[field] += records;
+  for (const auto& [text, records] : other.unread) unread[text] += records;
   return *this;
 }
 
@@ -94,9 +97,10 @@ bool has_empty_text(const Record& record) {
 Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
                       const Record& record, const std::string& place) {
   const auto conversation = [&](std::span<const Message> messages,
-                                const jinja::Value& tools = jinja::None{}) {
+                                const jinja::Value& tools = jinja::None{},
+                                const jinja::Variables& variables = {}) {
     try {
-      return from_chat(tokenizer, render_chat(options.format, messages, false, tools));
+      return from_chat(tokenizer, render_chat(options.format, messages, false, tools, variables));
     } catch (const Error& error) {
       // Of many records those that do not fit the template are at fault, not the template.
       const bool unfit = dynamic_cast<const jinja::UnfitValues*>(&error) != nullptr;
@@ -106,7 +110,7 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
   };
   Example example;
   if (const auto* chat = std::get_if<ConversationRecord>(&record)) {
-    example = conversation(chat->messages, chat->tools);
+    example = conversation(chat->messages, chat->tools, chat->variables);
   } else if (const auto* pair = std::get_if<CompletionRecord>(&record)) {
     if (options.format.is_plain()) {
       // The plain format ends an answer with EOS and puts nothing of its own before it.

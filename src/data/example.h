@@ -18,12 +18,14 @@ struct RecordNotes {
   int64_t after_part_of_prompt = 0;  // trained answers, see RenderedChat
   int64_t unended = 0;               // trained answers without a token that ends them
   int64_t dropped_bos = 0;           // conversations that began with BOS twice
-  int64_t unused_tools = 0;     // conversations with tools that the chat template never mentions
-  int64_t unused_thoughts = 0;  // the same with what a model thought before an answer
-  int64_t empty = 0;            // records with an empty text or answer to be trained
-  int64_t not_utf8 = 0;         // bytes of .txt files that belong to no character
-  int64_t without_token = 0;    // those of them that the tokenizer has no token for
-  NamedFields named_fields = {};
+  int64_t unused_tools = 0;        // conversations with tools that the chat template never mentions
+  int64_t unused_thoughts = 0;     // the same with what a model thought before an answer
+  int64_t empty = 0;               // records with an empty text or answer to be trained
+  int64_t not_utf8 = 0;            // bytes of .txt files that belong to no character
+  int64_t without_token = 0;       // those of them that the tokenizer has no token for
+  int64_t zero_bytes = 0;          // of .txt files: in UTF-8, NUL, which no text has
+  RecordCounts named_fields = {};  // see ParsedRecord
+  RecordCounts unread = {};        // the same
 
   RecordNotes& operator+=(const RecordNotes& other);
   bool operator==(const RecordNotes&) const = default;

@@ -1,5 +1,6 @@
 #include "data/json_tree.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -108,6 +109,11 @@ std::optional<RecordJson> parse_json_tree(std::string_view text, const std::stri
 const RecordJson* member(const RecordJson& object, const std::string& key) {
   const auto found = object.find(key);
   return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+bool holds_something(const RecordJson& value) {
+  if (value.is_string()) return value != "";
+  return value.is_structured() && std::any_of(value.begin(), value.end(), holds_something);
 }
 
 RecordJson unquoted(const RecordJson& value, const std::string& place) {

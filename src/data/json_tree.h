@@ -25,6 +25,10 @@ std::optional<RecordJson> parse_json_tree(std::string_view text, const std::stri
 // that a row lacks.
 const RecordJson* member(const RecordJson& object, const std::string& key);
 
+// Whether there is anything in a value: a table has empty texts and lists, and objects of nulls, in
+// rows without.
+bool holds_something(const RecordJson& value);
+
 // The JSON value that a string spells, if it is an object or array; otherwise the value itself.
 // Throws Error(data) where parse_json_tree() does.
 RecordJson unquoted(const RecordJson& value, const std::string& place);

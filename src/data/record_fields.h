@@ -1,7 +1,9 @@
 // The names of a record's fields, for files that call them otherwise.
 #pragma once
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 
 namespace jackscrew {
 
@@ -31,5 +33,11 @@ inline constexpr RecordField kRecordFields[] = {
     {"field_input", &RecordFields::input},       {"field_output", &RecordFields::output},
     {"field_system", &RecordFields::system},     {"field_tools", &RecordFields::tools},
     {"field_text", &RecordFields::text}};
+
+// Whether one of them is called so.
+inline bool is_named_field(const RecordFields& fields, std::string_view key) {
+  return std::ranges::any_of(kRecordFields,
+                             [&](const RecordField& field) { return fields.*field.name == key; });
+}
 
 }  // namespace jackscrew

@@ -7,6 +7,7 @@
 #include "base/json_object.h"
 #include "base/text.h"
 #include "data/record_keys.h"
+#include "data/record_refusals.h"
 #include "data/record_tools.h"
 
 namespace jackscrew {
@@ -35,18 +36,41 @@ std::string role_of(const std::string& name, const std::string& place) {
   throw Error(ErrorKind::data, fmt::format("{}: unknown role \"{}\"", place, name), hint);
 }
 
-// The flag of a message, or of a part of one: OpenAI's `weight` (0 or 1) or axolotl's `train` (true
-// or false).
+// What is true or false at `key`; nullopt where that is anything else.
+std::optional<bool> boolean_at(const RecordJson& item, const char* key) {
+  const RecordJson* found = member(item, key);
+  return found != nullptr && found->is_boolean() ? std::optional(found->get<bool>()) : std::nullopt;
+}
+
+// The flag of a message, or of a part of one: OpenAI's `weight` (0 or 1), axolotl's `train` (true
+// or false), or `loss`, as XTuner and ms-swift call it; a `loss` of another type is a measure.
 std::optional<bool> own_flag(const RecordJson& item, const std::string& place) {
+  for (const char* foreign : {"training", "trainable", "mask", "masked"}) {
+    if (!boolean_at(item, foreign)) continue;
+    fail_record(place, fmt::format("\"{}\" is a flag that is not read", foreign),
+                "what is read is train: false, which keeps an answer out of the loss");
+  }
   if (const RecordJson* train = member(item, "train")) {
     if (!train->is_boolean()) fail_record(place, "\"train\" is not true or false");
     return train->get<bool>();
   }
+  if (const auto loss = boolean_at(item, "loss")) return loss;
   if (const RecordJson* weight = member(item, "weight")) {
     if (*weight != 0 && *weight != 1) fail_record(place, "\"weight\" is not 0 or 1");
     return *weight == 1;
   }
   return std::nullopt;
+}
+
+// Refuses what is no answer and marked as learned.
+void refuse_learned(const RecordJson& message, const std::string& place) {
+  for (const char* key : {"train", "loss"}) {
+    if (!boolean_at(message, key).value_or(false)) continue;
+    fail_record(place, fmt::format("\"{}\" is true in a message that is no answer", key),
+                fmt::format("leave {} out of it: answers are learned, or all messages with "
+                            "train_on_inputs=true",
+                            key));
+  }
 }
 
 constexpr const char* kPartTrained =
@@ -74,8 +98,6 @@ bool trained_flag(const RecordJson& answer, const std::string& content_key,
   }
   return trained.value_or(whole);
 }
-
-constexpr const char* kOnlyText = "only text is trained on";
 
 // Refuses a part of a content that has no text.
 [[noreturn]] void refuse_part(const RecordJson& part, const std::string& key,
@@ -110,6 +132,7 @@ Message to_message(const RecordJson& item, const std::string& role_key,
                    const std::string& content_key, const std::string& place) {
   const std::string role = required(item, role_key, place, kMessageKeys);
   Message message{role_of(role, place), {}};
+  if (message.role != "assistant") refuse_learned(item, place);
   const bool is_answer = message.role == "assistant" && role != "function_call";
   message.trained =
       is_answer ? trained_flag(item, content_key, place) : own_flag(item, place).value_or(true);
@@ -144,6 +167,7 @@ Message to_message(const RecordJson& item, const std::string& role_key,
   for (const auto& [key, value] : item.items()) {
     const bool known = key == role_key || key == content_key || key == "role" || key == "content" ||
                        key == "tool_calls" || key == "train" || key == "weight" ||
+                       (key == "loss" && value.is_boolean()) ||
                        (is_old_call && key == "function_call");
     if (!known && !value.is_null()) {
       message.fields.emplace_back(key, template_value(value, place));
@@ -221,6 +245,7 @@ ConversationRecord conversation(const RecordJson& record, const std::string& key
                                 const RecordFields& fields, const std::string& place) {
   ConversationRecord out;
   out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
+  out.variables = variables_of(record, place);
   // As OpenAI wrote them before there were tools.
   if (fields.tools.empty() && !out.tools.truth() && member(record, "functions") != nullptr) {
     out.tools = functions_of(record, place);
@@ -239,10 +264,11 @@ ConversationRecord instruction(const RecordJson& record, const RecordFields& fie
   // Where `input` is the question itself, or its answer, it is nothing beside them.
   if (input_key != instruction_key && input_key != output_key) {
     const std::string input = text_or_empty(record, input_key, place);
-    if (!input.empty()) question += "\n\n" + input;
+    if (!input.empty()) question += (question.empty() ? "" : "\n\n") + input;
   }
   ConversationRecord out;
   out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
+  out.variables = variables_of(record, place);
   add_history(record, place, out.messages);
   out.messages.push_back({"user", std::move(question)});
   out.messages.push_back({"assistant", required(record, output_key, place)});
@@ -250,25 +276,30 @@ ConversationRecord instruction(const RecordJson& record, const RecordFields& fie
   return out;
 }
 
-// Refuses a question without its answer beside a prompt with its completion: which is meant?
-void refuse_two_kinds(const RecordJson& record, const RecordFields& fields,
-                      const std::string& place) {
-  const std::string answer = key_or(fields.output, "output");
-  const auto has = [&](const std::string& key) { return record.contains(key); };
-  if (has(answer) || !has("prompt") || !has("completion")) return;
-  fail_record(place,
-              fmt::format("\"instruction\" without \"{}\", beside \"prompt\" and \"completion\", "
-                          "which are another kind of record",
-                          answer),
-              "leave instruction out of the file, or set field_instruction=prompt "
-              "field_output=completion");
+// Whether the text at `key` spells a list of messages, as in a .csv. What begins otherwise is not
+// parsed: it may be JSON beyond the limits of records, and a text all the same.
+bool spells_messages(const RecordJson& record, const std::string& key, const RecordFields& fields,
+                     const std::string& place) {
+  const RecordJson* value = member(record, key);
+  if (value == nullptr || !value->is_string()) return false;
+  const std::string& text = value->get_ref<const std::string&>();
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == text.npos || text[begin] != '[') return false;
+  const RecordJson list = unquoted(*value, place);
+  const auto is_message = [&](const RecordJson& item) {
+    return item.is_object() &&
+           (item.contains(key_or(fields.role, "role")) || item.contains("from"));
+  };
+  return list.is_array() && !list.empty() && std::all_of(list.begin(), list.end(), is_message);
 }
 
 // Two texts, or TRL's two lists of messages, of which the first is context only.
 Record completion(const RecordJson& record, const RecordFields& fields, const std::string& place) {
   ConversationRecord out;
   out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
-  if (record["prompt"].is_array()) {
+  out.variables = variables_of(record, place);
+  const auto spells = [&](const char* key) { return spells_messages(record, key, fields, place); };
+  if (record["prompt"].is_array() || (spells("prompt") && spells("completion"))) {
     add_messages(record, "prompt", fields, place, out.messages);
     for (Message& message : out.messages) message.trained = false;
     add_messages(record, "completion", fields, place, out.messages);
@@ -277,81 +308,9 @@ Record completion(const RecordJson& record, const RecordFields& fields, const st
     CompletionRecord pair{required(record, "prompt", place), required(record, "completion", place)};
     out.messages = {{"user", pair.prompt}, {"assistant", pair.completion}};
     add_system(record, fields, place, out.messages);
-    if (out.messages.size() == 2 && out.tools.is_none()) return pair;
+    if (out.messages.size() == 2 && out.tools.is_none() && out.variables.empty()) return pair;
   }
   return out;
-}
-
-// Whether a list of messages has a question.
-bool has_question(const RecordJson& list) {
-  return std::any_of(list.begin(), list.end(), [](const RecordJson& item) {
-    if (!item.is_object()) return false;
-    return item.value("role", RecordJson()) == "user" ||
-           item.value("from", RecordJson()) == "human";
-  });
-}
-
-// What makes the chosen answers of preference data readable, with what they answer.
-std::string chosen_hint(const RecordJson& record) {
-  const RecordJson& chosen = record["chosen"];
-  const std::string question = first_of(record, {"prompt", "instruction", "question", "query"});
-  const auto is_list = [&](const std::string& key) {
-    return !key.empty() && member(record, key) != nullptr && record[key].is_array();
-  };
-  if (is_list(question) && chosen.is_array()) return "call them completion in the file";
-  const bool is_whole = chosen.is_array() && has_question(chosen);
-  for (const std::string& list : {std::string("conversations"), question}) {
-    if (is_whole || !is_list(list)) continue;
-    return fmt::format("append chosen to {0} in the file, and set field_messages={0}", list);
-  }
-  if (chosen.is_string()) {
-    return question.empty() ? "set field_text=chosen"
-                            : fmt::format("set field_instruction={} field_output=chosen", question);
-  }
-  if (is_whole || (chosen.is_array() && question.empty())) return "set field_messages=chosen";
-  return fmt::format("write {}chosen as one list, called messages, in the file",
-                     question.empty() ? "" : question + " and ");
-}
-
-// Refuses pairs of preferred and rejected answers, which DPO and similar methods need.
-[[noreturn]] void refuse_preferences(const RecordJson& record, const std::string& place) {
-  fail_record(
-      place,
-      "preference data (\"chosen\" and \"rejected\"); training on preferences, such as DPO, is not "
-      "supported yet",
-      fmt::format("to fine-tune on the chosen answers alone, {}", chosen_hint(record)));
-}
-
-// Refuses answers that are marked as good or bad, which KTO needs: the bad ones would be learned as
-// well. A label of another type is a class, and nothing that is read.
-void refuse_marked(const RecordJson& record, const std::string& place) {
-  const RecordJson* label = member(record, "label");
-  if (label == nullptr || !label->is_boolean()) return;
-  fail_record(place,
-              "preference data (a \"label\" of true or false); training on preferences, such as "
-              "KTO, is not supported yet",
-              "to fine-tune on the good answers alone, keep the records whose label is true, and "
-              "leave label out of them");
-}
-
-// Whether there is anything in a value: a table has empty texts and lists, and objects of nulls, in
-// rows without.
-bool holds_something(const RecordJson& value) {
-  if (value.is_string()) return value != "";
-  return value.is_structured() && std::any_of(value.begin(), value.end(), holds_something);
-}
-
-// Refuses answers about what is not read, as LLaVA and LLaMA-Factory have them.
-void refuse_media(const RecordJson& record, const RecordFields& fields, const std::string& place) {
-  for (const char* key : {"image", "images", "video", "videos", "audio", "audios"}) {
-    const RecordJson* found = member(record, key);
-    const bool is_named = std::ranges::any_of(
-        kRecordFields, [&](const RecordField& field) { return fields.*field.name == key; });
-    if (found == nullptr || is_named || !holds_something(*found)) continue;
-    fail_record(place, fmt::format("\"{}\" holds what is not text", key),
-                fmt::format("{}; where the text does not need it, leave {} out of the file",
-                            kOnlyText, key));
-  }
 }
 
 Record record_of(const RecordJson& object, const std::string& place, const RecordFields& fields) {
@@ -370,7 +329,9 @@ Record record_of(const RecordJson& object, const std::string& place, const Recor
   if (!fields.text.empty() && has(fields.text)) {
     return TextRecord{required(object, fields.text, place)};
   }
-  if (has("messages") || (has("prompt") && has("completion"))) refuse_marked(object, place);
+  const bool has_list = has("messages") || has("conversations");
+  const bool has_pair = has("instruction") || (has("prompt") && has("completion"));
+  if (has_list || has_pair) refuse_marked(object, place);
   if (has("messages")) return conversation(object, "messages", fields, place);
   if (has("chosen") && has("rejected")) refuse_preferences(object, place);
   if (has("conversations")) return conversation(object, "conversations", fields, place);
@@ -408,7 +369,7 @@ std::string known_key(std::string_view name) {
   const std::string key = lower_case(std::string(name));
   for (const char* known :
        {"messages", "conversations", "instruction", "input", "output", "prompt", "completion",
-        "text", "system", "tools", "history", "chosen", "rejected", "label"}) {
+        "text", "system", "tools", "history", "chosen", "rejected", "label", "kto_tag"}) {
     if (key == known) return key;
   }
   return {};
@@ -417,7 +378,12 @@ std::string known_key(std::string_view name) {
 ParsedRecord to_record(const RecordJson& object, const std::string& place,
                        const RecordFields& fields) {
   ParsedRecord parsed{record_of(object, place, fields)};
-  if (!std::holds_alternative<TextRecord>(parsed.record)) refuse_media(object, fields, place);
+  if (!std::holds_alternative<TextRecord>(parsed.record)) {
+    refuse_media(object, fields, place);
+    const auto* chat = std::get_if<ConversationRecord>(&parsed.record);
+    const bool has_system = chat != nullptr && chat->messages.front().role == "system";
+    parsed.unread = unread_texts(object, fields, has_system);
+  }
   for (const auto& [option, field] : kRecordFields) {
     const std::string& name = fields.*field;
     if (name.empty()) continue;
@@ -428,8 +394,11 @@ ParsedRecord to_record(const RecordJson& object, const std::string& place,
 
 ParsedRecord parse_line(std::string_view json, const std::string& place,
                         const RecordFields& fields) {
-  return to_record(parse_record_json(json, place, "every line holds one JSON object", true), place,
-                   fields);
+  constexpr const char* kHint =
+      "every line holds one JSON object; a file with an array of records is named .json";
+  const RecordJson object = parse_record_json(json, place, kHint, true);
+  if (object.is_array()) fail_record(place, "an object was expected, found array", kHint);
+  return to_record(object, place, fields);
 }
 
 Record parse_record(std::string_view json, const std::string& place, const RecordFields& fields) {

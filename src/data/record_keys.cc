@@ -10,6 +10,10 @@ namespace jackscrew {
 
 namespace {
 
+// What data sets call what the program reads as `input`, and as `system`.
+constexpr auto kInputNames = {"context", "passage"};
+constexpr auto kSystemNames = {"system_prompt", "system_message"};
+
 // The options by which a question and its answer are read, with what stands beside them.
 std::string pair_options(const RecordJson& object, const std::string& question,
                          const std::string& answer) {
@@ -22,8 +26,8 @@ std::string pair_options(const RecordJson& object, const std::string& question,
       set += fmt::format(" {}={}", option, name);
     }
   };
-  add("field_input", "input", {"context", "passage"});
-  add("field_system", "system", {"system_prompt", "system_message"});
+  add("field_input", "input", kInputNames);
+  add("field_system", "system", kSystemNames);
   return set;
 }
 
@@ -58,6 +62,33 @@ std::string first_of(const RecordJson& object, std::initializer_list<const char*
 
 std::string key_or(const std::string& given, const char* known) {
   return given.empty() ? known : given;
+}
+
+RecordCounts unread_texts(const RecordJson& object, const RecordFields& fields, bool has_system) {
+  RecordCounts unread;
+  const auto has = [&](const std::string& key) { return member(object, key) != nullptr; };
+  const auto add = [&](const std::string& key, const std::string& options) {
+    const RecordJson* found = member(object, key);
+    if (found == nullptr || !holds_something(*found) || is_named_field(fields, key)) return;
+    if (!found->is_string() && key != "history") return;  // the options would refuse it
+    unread[fmt::format("{}, which is not read; {} reads it", key, options)] = 1;
+  };
+  if (!has_system && fields.system.empty()) {
+    for (const std::string key : kSystemNames) add(key, "field_system=" + key);
+  }
+  const bool has_named = !fields.messages.empty() && has(fields.messages);
+  if (has_named || has("messages") || has("conversations")) return unread;
+  if (has(key_or(fields.instruction, "instruction"))) {
+    const RecordJson* input = member(object, "input");
+    const bool has_input = input != nullptr && holds_something(*input);
+    if (has_input || !fields.input.empty()) return unread;
+    for (const std::string key : kInputNames) add(key, "field_input=" + key);
+  } else if (has("prompt") && object["prompt"].is_string()) {
+    for (const char* key : {"input", "history"}) {
+      add(key, "field_instruction=prompt field_output=completion");
+    }
+  }
+  return unread;
 }
 
 std::string fields_hint(const RecordJson& object) {

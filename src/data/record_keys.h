@@ -5,6 +5,8 @@
 #include <string>
 
 #include "data/json_tree.h"
+#include "data/record_fields.h"
+#include "data/records.h"
 
 namespace jackscrew {
 
@@ -16,6 +18,11 @@ std::string first_of(const RecordJson& object, std::initializer_list<const char*
 
 // The name of a field that was given, or else the key by which it is known.
 std::string key_or(const std::string& given, const char* known);
+
+// The texts beside a conversation or pair that are not read and could be, 1 for each: "context,
+// which is not read; field_input=context reads it". `has_system`: the record's own system prompt is
+// read.
+RecordCounts unread_texts(const RecordJson& object, const RecordFields& fields, bool has_system);
 
 // Says which records are understood and, as far as can be guessed, which options would make this
 // one readable.

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "data/record_json.h"
+#include "text/chat/chat_template.h"
 #include "text/jinja/json.h"
 
 namespace jackscrew {
@@ -83,6 +84,27 @@ jinja::Value functions_of(const RecordJson& record, const std::string& place) {
     tool = {{"type", "function"}, {"function", std::move(function)}};
   }
   return template_value(tools, place);
+}
+
+jinja::Variables variables_of(const RecordJson& record, const std::string& place) {
+  constexpr const char* kKey = "chat_template_kwargs";
+  const RecordJson* found = member(record, kKey);
+  if (found == nullptr || *found == "") return {};
+  const RecordJson object = unquoted(*found, place);
+  if (!object.is_object()) {
+    fail_record(place, fmt::format("\"{}\" is {}, expected an object", kKey, kind_name(object)),
+                "its members are variables of the chat template, as {\"enable_thinking\": false}");
+  }
+  jinja::Variables variables;
+  for (const auto& [name, value] : object.items()) {
+    if (value.is_null()) continue;
+    if (is_own_variable(name)) {
+      fail_record(place, fmt::format("\"{}\" has \"{}\", which the program sets", kKey, name),
+                  "leave it out; messages, tools and special tokens have places of their own");
+    }
+    variables.emplace_back(name, template_value(value, place));
+  }
+  return variables;
 }
 
 RecordJson calls_of(const RecordJson& list, const std::string& place) {

@@ -1,4 +1,5 @@
-// What records say of tools, as other programs write it: JSON, or texts of JSON at any level.
+// What records say of tools, and to templates, as other programs write it: JSON, or texts of JSON
+// at any level.
 #pragma once
 
 #include <string>
@@ -18,6 +19,10 @@ jinja::Value tools_of(const RecordJson& record, const std::string& key, const st
 
 // The same of OpenAI's older `functions`, each of which becomes a tool.
 jinja::Value functions_of(const RecordJson& record, const std::string& place);
+
+// The members of TRL's `chat_template_kwargs`, which become variables of the template. Throws where
+// it is no object, and for names that are not the record's to give.
+jinja::Variables variables_of(const RecordJson& record, const std::string& place);
 
 // A message's tool calls with what they hold as JSON. Throws where they are no list of objects.
 RecordJson calls_of(const RecordJson& list, const std::string& place);

@@ -11,6 +11,7 @@
 #include "data/csv.h"
 #include "data/data_files.h"
 #include "data/record_json.h"
+#include "data/record_refusals.h"
 #include "text/utf8.h"
 
 namespace jackscrew {
@@ -182,9 +183,14 @@ void read_json_array(Reading& reading) {
   reading.report(text.size() - told);
 }
 
-void require_utf8(std::string_view field, const std::string& place) {
-  if (utf8_valid_prefix(field) == field.size()) return;
-  fail_record(place, "bytes that are not UTF-8", "save the file as UTF-8");
+void require_text(std::string_view field, const std::string& place) {
+  constexpr const char* kHint = "save the file as UTF-8";
+  if (utf8_valid_prefix(field) != field.size()) {
+    fail_record(place, "bytes that are not UTF-8", kHint);
+  }
+  if (field.find('\0') != field.npos) {
+    fail_record(place, "a byte that is 0, as in UTF-16 and in files that are no text", kHint);
+  }
 }
 
 // The names of columns, as records are recognised by them where they are written "Prompt" or
@@ -200,12 +206,12 @@ std::vector<std::string> guessed_keys(const std::vector<std::string>& keys) {
   return guessed;
 }
 
-// Beside an answer, true and false mark it, as they do in .jsonl; another label is a class.
-void read_mark(RecordJson& object) {
-  const auto label = object.find("label");
-  if (label == object.end() || !object.contains("prompt") || !object.contains("completion")) return;
-  const std::string text = lower_case(label->get<std::string>());
-  if (text == "true" || text == "false") *label = text == "true";
+// True and false mark an answer, as they do in .jsonl; another label is a class.
+void read_mark(RecordJson& object, const char* key) {
+  const auto mark = object.find(key);
+  if (mark == object.end()) return;
+  const std::string text = lower_case(mark->get<std::string>());
+  if (text == "true" || text == "false") *mark = text == "true";
 }
 
 // The first row holds the keys.
@@ -223,7 +229,7 @@ void read_csv(Reading& reading) {
                 fmt::format("{} columns, more than {}", keys.size(), kMostKeys),
                 "the first row names the fields of a record; a record has a few");
   }
-  for (const std::string& key : keys) require_utf8(key, fmt::format("{}:1", file));
+  for (const std::string& key : keys) require_text(key, fmt::format("{}:1", file));
   if (keys.size() == 1 && keys[0].find_first_of(";\t") != std::string::npos) {
     fail_record(fmt::format("{}:1", file), "the fields are not separated by commas",
                 "write the table with commas, or as .jsonl");
@@ -250,17 +256,15 @@ void read_csv(Reading& reading) {
                         ? "a field with a comma in it is quoted: \"a, b\""
                         : "write all of them, an empty field as nothing between its commas");
       }
-      const auto is_named = [&](const std::string& key) {
-        return std::ranges::any_of(
-            kRecordFields, [&](const RecordField& field) { return fields.*field.name == key; });
-      };
       RecordJson object = RecordJson::object();
       for (size_t i = 0; i < row.size(); ++i) {
-        require_utf8(row[i], where);
+        require_text(row[i], where);
         const std::string& key = (*shared_keys)[i];
-        object[is_named(key) ? key : (*guessed)[i]] = row[i];
+        object[is_named_field(fields, key) ? key : (*guessed)[i]] = row[i];
       }
-      if (!is_named("label")) read_mark(object);
+      for (const char* key : kMarks) {
+        if (!is_named_field(fields, key)) read_mark(object, key);
+      }
       return to_record(object, where, fields);
     };
     if (!reading.found(place, bytes, parse)) return;

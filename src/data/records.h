@@ -22,6 +22,7 @@ namespace jackscrew {
 struct ConversationRecord {
   std::vector<Message> messages;
   jinja::Value tools = jinja::None{};  // a list, or none
+  jinja::Variables variables = {};     // what else its template sees: `chat_template_kwargs`
 };
 
 // `prompt` + `completion`: a user's and an assistant's message where the model has a chat format,
@@ -45,13 +46,16 @@ struct DocumentRecord {
 
 using Record = std::variant<ConversationRecord, CompletionRecord, TextRecord, DocumentRecord>;
 
-// How many records have a key that the user named, by what was set: "field_input=context". A .txt
-// file has no keys, and counts for nothing.
-using NamedFields = std::map<std::string, int64_t>;
+// How many records have something, by what is told of it.
+using RecordCounts = std::map<std::string, int64_t>;
 
+// A .txt file has no keys, and counts for nothing.
 struct ParsedRecord {
   Record record;
-  NamedFields named = {};  // 1 for what it has, 0 for what it lacks
+  // The keys that the user named, by what was set: "field_input=context"; 1 for what it has, 0 for
+  // what it lacks.
+  RecordCounts named = {};
+  RecordCounts unread = {};  // see unread_texts()
 };
 
 // A record that was found in a file and is still to be parsed: on any thread, at any time.

@@ -93,8 +93,9 @@ constexpr ForeignName kOptions[] = {
     {"group_by_length length_column_name pad_to_sequence_len pad_to_max_length padding_free "
      "eval_sample_packing neat_packing",
      "nothing is padded here; packing=true puts several records into one sequence"},
-    {"assistant_only_loss completion_only_loss roles_to_train mask_history",
-     "train_on_inputs=false, the default, computes the loss on answers only"},
+    {"assistant_only_loss completion_only_loss roles_to_train",
+     "answers are learned, or all with train_on_inputs=true"},
+    {"mask_history", "all answers are learned; `train: false` in a message keeps one out"},
     {"dataset_type",
      "records are recognised by their keys; field_messages, field_text and their like name others"},
     {"tokenizer_name_or_path", "tokenizer=PATH"},

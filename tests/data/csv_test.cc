@@ -83,6 +83,9 @@ TEST(Csv, RowsAreRecords) {
   expect_refused("text,text\na,b\n", "column \"text\" appears twice");
   expect_refused("text,name\na,caf\xE9\n", "data.csv:2: bytes that are not UTF-8");
   expect_refused("text,caf\xE9\na,b\n", "data.csv:1: bytes that are not UTF-8");
+  const std::string zero = "a byte that is 0, as in UTF-16";
+  expect_refused(std::string("text\na\0b\n", 9), "data.csv:2: " + zero);
+  expect_refused(std::string("t\0e\0x\0t\0\n\0a\0\n\0", 14), "data.csv:1: " + zero);
   expect_refused("text\n\"a\"b\n", "data.csv:2: text after the closing quote of a field");
   expect_refused("\"text\"b\n", "data.csv:1: text after the closing quote of a field");
   for (const char* text : {"instruction;output\na;b\n", "instruction\toutput\na\tb\n"}) {
@@ -121,7 +124,10 @@ TEST(Csv, AnswersMarkedAsBadAreNotTrainedOn) {
   };
   for (const char* text :
        {"prompt,completion,label\na,b,false\n", "Prompt,Completion,Label\na,b,True\n",
-        "label,prompt,completion\nFALSE,a,b\n"}) {
+        "label,prompt,completion\nFALSE,a,b\n",
+        "conversations,label\n\"[{\"\"from\"\": \"\"human\"\", \"\"value\"\": "
+        "\"\"a\"\"}]\",false\n",
+        "instruction,output,KTO_tag\na,b,False\n"}) {
     expect_message(ErrorKind::data, "data.csv:2: preference data", [&] { read(text, {}); });
   }
   for (const char* label : {"1", "positive", ""}) {

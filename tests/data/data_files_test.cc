@@ -52,7 +52,7 @@ TEST_F(DataFiles, AreListedOnce) {
 
 TEST_F(DataFiles, AreChosenByName) {
   for (const char* name :
-       {"a.jsonl", "b.txt", "train-01.jsonl", "valid.jsonl", "testing.jsonl", "readme.md"}) {
+       {"a.jsonl", "b.txt", "train-01.jsonl", "valid.jsonl", "tester.jsonl", "readme.md"}) {
     write(name, "");
   }
   EXPECT_EQ(names(DataPart::train), "train-01.jsonl ");
@@ -105,6 +105,36 @@ TEST_F(DataFiles, AreNamedInCapitalsToo) {
   EXPECT_EQ(names(DataPart::evaluation), "Dev-1.jsonl ");
 }
 
+// The keywords of Hugging Face's datasets, wherever they stand.
+TEST_F(DataFiles, AreNamedByKeywordsAnywhere) {
+  for (const char* held_out : {"val.jsonl", "alpaca_val.jsonl", "my-dev2.jsonl", "a.valid.json"}) {
+    for (const char* train : {"train.jsonl", "training.jsonl", "alpaca train.jsonl", "2train.txt",
+                              "alpaca_eval-train.jsonl", "train(1).jsonl"}) {
+      SCOPED_TRACE(std::string(train) + " beside " + held_out);
+      const fs::path files[] = {write(train, ""), write(held_out, ""), write("x_test.jsonl", "")};
+      EXPECT_EQ(names(DataPart::train), std::string(train) + " ");
+      EXPECT_EQ(names(DataPart::evaluation), std::string(held_out) + " ");
+      for (const fs::path& file : files) fs::remove(file);
+    }
+  }
+  for (const char* test : {"testing.jsonl", "eval.jsonl", "evaluation.csv", "alpaca_test.jsonl",
+                           "train-test.jsonl", "test_contest.jsonl"}) {
+    SCOPED_TRACE(test);
+    write(test, "");
+    refuse(DataPart::train, " holds no training files");
+    EXPECT_EQ(names(DataPart::evaluation), std::string(test) + " ");
+    fs::remove(directory_ / test);
+  }
+  for (const char* neither :
+       {"contest.jsonl", "values.jsonl", "trained.jsonl", "d\u00E9val.jsonl", "devset.jsonl"}) {
+    SCOPED_TRACE(neither);
+    write(neither, "");
+    EXPECT_FALSE(DataPlace(directory_).names(DataPart::evaluation));
+    EXPECT_EQ(names(DataPart::train), std::string(neither) + " ");
+    fs::remove(directory_ / neither);
+  }
+}
+
 TEST_F(DataFiles, HeldOutAreForEvaluation) {
   for (const char* name : {"heldout.jsonl", "held_out-2.jsonl", "Held-Out.jsonl", "train.jsonl"}) {
     write(name, "");
@@ -145,6 +175,27 @@ TEST_F(DataFiles, ThatMightBeMeantAreWarnedOf) {
                             ".csv and .txt are read; unpack it first",
                 directory + ": train-2.jsonl is not read: not a regular file, or a broken "
                             "link"}));
+}
+
+// Whatever it is, but for what stands beside data as a rule.
+TEST_F(DataFiles, OfOtherKindsAreWarnedOf) {
+  write("a.jsonl", "");
+  for (const char* beside : {"README", "README.md", "LICENSE", "license-MIT.rst", "card.yaml",
+                             "card.YML", "load.py", ".gitattributes"}) {
+    write(beside, "");
+  }
+  EXPECT_EQ(left_out(DataPart::train), Warnings());
+  const std::string read = " is not read: .jsonl, .json, .csv and .txt are read";
+  for (const auto& [name, hint] :
+       {std::pair("b.ndjson", "; name it .jsonl"), std::pair("b.JsonLines", "; name it .jsonl"),
+        std::pair("b.tsv", ""), std::pair("b.feather", ""), std::pair("b", ""),
+        std::pair("b.tgz", "; unpack it first"), std::pair("b.jsonl.lz4", "; unpack it first")}) {
+    write(name, "");
+    for (const DataPart part : {DataPart::train, DataPart::evaluation}) {
+      EXPECT_EQ(left_out(part), Warnings{directory_.string() + ": " + name + read + hint});
+    }
+    fs::remove(directory_ / name);
+  }
 }
 
 // What lies deeper is not read, and is mentioned where it is data.

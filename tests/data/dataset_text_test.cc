@@ -71,6 +71,20 @@ TEST_F(DatasetTest, BytesWithoutATokenAreNoSingleBytes) {
   EXPECT_EQ(warned({0xFF, 0xE9}), "2 bytes of text are not UTF-8 and learned " + none + utf8);
 }
 
+// As a text in UTF-16 has that does not begin with its mark.
+TEST_F(DatasetTest, BytesThatAreZeroAreWarnedOf) {
+  const auto warned = [&](const std::string& text) {
+    return data_warnings(read("a.txt", text, options(16)).stats());
+  };
+  const std::string zero =
+      " 0, as in UTF-16 and in files that are no text: save files of another encoding as UTF-8";
+  EXPECT_EQ(warned(std::string("a\0b\0 \0c\0", 8)),
+            std::vector<std::string>{"4 bytes of text are" + zero});
+  EXPECT_EQ(warned(std::string("a text\0", 7)),
+            std::vector<std::string>{"1 byte of text is" + zero});
+  EXPECT_TRUE(warned("a text").empty());
+}
+
 TEST_F(DatasetTest, OverlappingWindowsScoreEveryTokenOnce) {
   std::string text;
   for (int i = 0; i < 40; ++i) text += "the cat sat ";

@@ -28,6 +28,18 @@ TEST_F(DatasetTest, TheFingerprintIsOfCallsAndWeightsToo) {
   EXPECT_NE(of(call("1")), of(call("2")));
 }
 
+TEST_F(DatasetTest, TheFingerprintIsOfVariablesOfTheTemplateToo) {
+  const auto of = [&](const std::string& beside) {
+    return read("d.jsonl", R"({"instruction": "q", "output": "a")" + beside + "}", options(100))
+        .fingerprint();
+  };
+  const std::string thinking = of(R"(, "chat_template_kwargs": {"enable_thinking": true})");
+  EXPECT_NE(thinking, of(""));
+  EXPECT_NE(thinking, of(R"(, "chat_template_kwargs": {"enable_thinking": false})"));
+  EXPECT_NE(thinking, of(R"(, "chat_template_kwargs": {"thinking": true})"));
+  EXPECT_EQ(of(R"(, "chat_template_kwargs": {})"), of(""));
+}
+
 // Nothing of this changes how many records and bytes there are.
 TEST_F(DatasetTest, TheFingerprintIsOfRolesKindsAndBorders) {
   const auto of = [&](const std::string& text, const char* name = "d.jsonl") {

@@ -26,8 +26,9 @@ std::string answered(const std::string& members) {
 
 std::string by_template(const std::string& source, const ConversationRecord& record) {
   std::string text;
-  for (const Segment& segment :
-       render_chat(jinja::own_format(source), record.messages, false, record.tools).segments) {
+  for (const Segment& segment : render_chat(jinja::own_format(source), record.messages, false,
+                                            record.tools, record.variables)
+                                    .segments) {
     text += segment.text;
   }
   return text;
@@ -48,6 +49,49 @@ TEST(Messages, PartsSayWhetherTheyAreLearned) {
       trained(R"("train": false, "content": [{"text": "a"}, {"text": "b", "weight": 0}])"));
   EXPECT_TRUE(trained(R"("train": false, "content": [{"text": "a", "train": true}])"));
   EXPECT_FALSE(trained(R"("train": false, "content": [])"));
+}
+
+TEST(Messages, FlagsOfOtherPrograms) {
+  const auto answer = [](const std::string& members) {
+    return conversation_of(answered(R"("content": "a", )" + members)).messages.at(1);
+  };
+  EXPECT_FALSE(answer(R"("loss": false)").trained);
+  EXPECT_TRUE(answer(R"("loss": true)").trained);
+  EXPECT_TRUE(answer(R"("loss": true)").fields.empty());
+  // A measure, which a template may read.
+  EXPECT_TRUE(answer(R"("loss": 0)").trained);
+  EXPECT_EQ(answer(R"("loss": 0)").fields.size(), 1u);
+  for (const char* flag : {"training", "trainable", "mask", "masked"}) {
+    for (const char* value : {"true", "false"}) {
+      const std::string member = fmt::format(R"("{}": {})", flag, value);
+      const std::string refused =
+          fmt::format("\"{}\" is a flag that is not read | what is read is train: false", flag);
+      refuse_json(answered(R"("content": "a", )" + member), "a.jsonl:1, message 2: " + refused);
+      refuse_json(R"({"messages": [{"role": "user", "content": "q", )" + member + "}]}", refused);
+    }
+    EXPECT_EQ(answer(fmt::format(R"("{}": "x")", flag)).fields.size(), 1u);
+  }
+}
+
+TEST(Messages, WhatIsNoAnswerIsNotMarkedAsLearned) {
+  const auto question = [](const char* role, const std::string& member) {
+    return fmt::format(R"({{"messages": [{{"role": "{}", "content": "q", {}}}]}})", role, member);
+  };
+  for (const char* key : {"train", "loss"}) {
+    const std::string member = fmt::format("\"{}\": ", key);
+    for (const char* role : {"system", "user", "tool"}) {
+      refuse_json(
+          question(role, member + "true"),
+          fmt::format("a.jsonl:1, message 1: \"{0}\" is true in a message that is no answer "
+                      "| leave {0} out of it: answers are learned, or all messages with "
+                      "train_on_inputs=true",
+                      key));
+      EXPECT_NO_THROW(conversation_of(question(role, member + "false")));
+    }
+    EXPECT_NO_THROW(conversation_of(question("assistant", member + "true")));
+  }
+  EXPECT_NO_THROW(conversation_of(R"({"conversations": [
+      {"from": "function_call", "value": "{\"name\": \"f\"}", "train": true}]})"));
 }
 
 TEST(Messages, PartsThatDifferAreRefused) {
@@ -152,6 +196,98 @@ TEST(Messages, AboutWhatIsNotTextAreRefused) {
   fields.input = "audio";  // what was said, in words
   EXPECT_NO_THROW(
       parse_record(R"({"instruction": "q", "audio": "i", "output": "a"})", "a", fields));
+}
+
+// TRL's, which it passes to the template.
+TEST(Messages, TemplatesSeeVariablesOfTheRecord) {
+  const std::string source =
+      "{{ enable_thinking is defined }} {{ enable_thinking }} {{ depth.of[0] }} {{ empty }}"
+      "{% for m in messages %} {{ m.content }}{% endfor %}";
+  const std::string kwargs =
+      R"("chat_template_kwargs": {"enable_thinking": false, "depth": {"of": [7]}, "empty": null})";
+  for (const char* record :
+       {R"("messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])",
+        R"("conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}])",
+        R"("instruction": "q", "output": "a")", R"("prompt": "q", "completion": "a")",
+        R"("prompt": [{"role": "user", "content": "q"}],
+           "completion": [{"role": "assistant", "content": "a"}])"}) {
+    const auto rendered = [&](const std::string& beside) {
+      return by_template(source, conversation_of("{" + beside + ", " + record + "}"));
+    };
+    EXPECT_EQ(rendered(kwargs), "True False 7  q a");
+    EXPECT_EQ(rendered(R"("chat_template_kwargs": "{\"depth\": {\"of\": [8]}}")"), "False  8  q a");
+  }
+  for (const char* none : {"{}", "null", R"("")", R"({"enable_thinking": null})"}) {
+    EXPECT_TRUE(std::holds_alternative<CompletionRecord>(parse_record(
+        std::string(R"({"prompt": "q", "completion": "a", "chat_template_kwargs": )") + none + "}",
+        "a.jsonl:1")));
+  }
+}
+
+TEST(Messages, VariablesOfTheProgramAreNotTheRecords) {
+  const auto refused = [](const std::string& value, const std::string& part) {
+    refuse_json(R"({"instruction": "q", "output": "a", "chat_template_kwargs": )" + value + "}",
+                "a.jsonl:1: \"chat_template_kwargs\" " + part);
+  };
+  for (const char* name : {"messages", "tools", "documents", "add_generation_prompt", "bos_token",
+                           "eos_token", "unk_token", "pad_token"}) {
+    refused(fmt::format(R"({{"{}": 1}})", name), fmt::format("has \"{}\", which the", name));
+  }
+  for (const char* value : {"[1]", "3", "true", R"("a")"}) refused(value, "is ");
+}
+
+// It has no place for them.
+TEST_F(DatasetTest, ThePlainFormatRefusesVariables) {
+  const auto record = [](const char* kwargs) {
+    return fmt::format(R"({{"prompt": "q", "completion": "a", "chat_template_kwargs": {}}})",
+                       kwargs);
+  };
+  const DatasetOptions plain = options(100, "plain");
+  EXPECT_EQ(read("a.jsonl", record("{}"), plain).size(), 1);
+  expect_error(ErrorKind::data,
+               "a.jsonl:1: the plain format has no variables, \"enable_thinking\" for one | leave "
+               "chat_template_kwargs out",
+               [&] { read("a.jsonl", record(R"({"enable_thinking": false})"), plain); });
+}
+
+// Text that the program would read under another name, or of another kind of record.
+TEST_F(DatasetTest, TextsThatAreNotReadAreWarnedOf) {
+  using Texts = std::vector<std::string>;
+  const std::string turns = R"("messages": [{"role": "user", "content": "q"},
+                                            {"role": "assistant", "content": "a"}])";
+  const std::string question = R"("instruction": "q", "output": "a")";
+  const std::string pair = R"("prompt": "q", "completion": "a")";
+  DatasetOptions o = options(1000);
+  const auto warned = [&](const std::string& record) {
+    std::string line;
+    for (const char c : "{" + record + "}\n") line += c == '\n' ? ' ' : c;
+    return data_warnings(read("a.jsonl", line + "\n" + line, o).stats());
+  };
+  const auto of = [](const std::string& key, const std::string& options) {
+    return Texts{"2 records have " + key + ", which is not read; " + options + " reads it"};
+  };
+  for (const std::string& record : {turns, question, pair}) {
+    for (const std::string key : {"system_prompt", "system_message"}) {
+      const std::string beside = ", \"" + key + R"(": "s")";
+      EXPECT_EQ(warned(record + beside), of(key, "field_system=" + key));
+      EXPECT_EQ(warned(record + beside + R"(, "system": "t")"), Texts());
+    }
+    EXPECT_EQ(warned(record + R"(, "system_prompt": "", "id": "x")"), Texts());
+  }
+  EXPECT_EQ(warned(question + R"(, "context": "c")"), of("context", "field_input=context"));
+  EXPECT_EQ(warned(question + R"(, "passage": "c", "input": "")"),
+            of("passage", "field_input=passage"));
+  EXPECT_EQ(warned(question + R"(, "context": "c", "input": "i")"), Texts());
+  EXPECT_EQ(warned(question + R"(, "context": ["c"])"), Texts());
+  const std::string as_question = "field_instruction=prompt field_output=completion";
+  EXPECT_EQ(warned(pair + R"(, "input": "i")"), of("input", as_question));
+  EXPECT_EQ(warned(pair + R"(, "history": [["a", "b"]])"), of("history", as_question));
+  EXPECT_EQ(warned(turns + R"(, "input": "i", "context": "c", "history": [["a", "b"]])"), Texts());
+  EXPECT_EQ(warned(R"("text": "t", "system_prompt": "s")"), Texts());
+  o.examples.fields = {.instruction = "prompt", .output = "completion"};
+  EXPECT_EQ(warned(pair + R"(, "input": "i")"), Texts());
+  o.examples.fields = {.input = "context"};
+  EXPECT_EQ(warned(question + R"(, "context": "c", "passage": "p")"), Texts());
 }
 
 // A hint that can be followed, and loses no question.

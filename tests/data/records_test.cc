@@ -90,6 +90,11 @@ TEST(Records, WhatWasSaidBeforeAnInstruction) {
   }
 }
 
+TEST(Records, AQuestionThatIsInputAloneBeginsWithIt) {
+  EXPECT_EQ(turns(R"({"instruction": "", "input": "d", "output": "e"})"),
+            (Turns{"user: d", "assistant: e"}));
+}
+
 // As tables are written that have a column for what only some of their rows have.
 TEST(Records, NullIsWhatIsNotThere) {
   EXPECT_EQ(turns(R"({"messages": null, "prompt": null, "text": null, "conversations": [
@@ -217,6 +222,15 @@ TEST(Records, HintsSayWhichFieldsWouldDo) {
             std::string::npos);
 }
 
+// On one line or on several, of which the first is none.
+TEST(Records, HintsSayHowAFileWithAnArrayIsNamed) {
+  for (const char* json : {R"([{"text": "a"}])", "[", R"([{"text": "a"},)"}) {
+    const auto error = error_of(ErrorKind::data, [&] { parse_record(json, "a.jsonl:1"); });
+    EXPECT_TRUE(hint_of(error).ends_with("; a file with an array of records is named .json"))
+        << error;
+  }
+}
+
 TEST(Records, PreferencesAreNotTrainedOn) {
   const auto hint = [](const char* json) {
     const auto error = error_of(ErrorKind::data, [&] { parse_record(json, "a.jsonl:1"); });
@@ -249,10 +263,18 @@ TEST(Records, AnswersMarkedAsBadAreNotTrainedOn) {
        {R"({"prompt": "a", "completion": "b", "label": false})",
         R"({"prompt": [{"role": "user", "content": "a"}],
             "completion": [{"role": "assistant", "content": "b"}], "label": true})",
-        R"({"messages": [{"role": "user", "content": "a"}], "label": false})"}) {
+        R"({"messages": [{"role": "user", "content": "a"}], "label": false})",
+        R"({"conversations": [{"from": "human", "value": "a"}], "label": false})",
+        R"({"instruction": "a", "output": "b", "label": false})",
+        R"({"messages": [{"role": "user", "content": "a"}], "kto_tag": false})",
+        R"({"conversations": [{"from": "human", "value": "a"}], "kto_tag": true})",
+        R"({"instruction": "a", "output": "b", "kto_tag": false})",
+        R"({"prompt": "a", "completion": "b", "kto_tag": true})"}) {
     const auto error = error_of(ErrorKind::data, [&] { parse_record(marked, "a.jsonl:1"); });
+    const bool by_label = std::string(marked).find("label") != std::string::npos;
+    const std::string whose = fmt::format("whose {} is true", by_label ? "label" : "kto_tag");
     EXPECT_NE(message_of(error).find("preference data"), std::string::npos) << message_of(error);
-    EXPECT_NE(hint_of(error).find("whose label is true"), std::string::npos) << hint_of(error);
+    EXPECT_NE(hint_of(error).find(whose), std::string::npos) << hint_of(error);
   }
   // A class is none of that, nor is what the user has named.
   for (const char* label : {"1", "\"true\"", "null"}) {
@@ -285,6 +307,23 @@ TEST(Records, PromptsOfMessagesAreContext) {
   refuse(R"({"prompt": [], "completion": []})", "a.jsonl:1: \"prompt\" holds no message");
   refuse(R"({"prompt": [{"role": "user", "content": "a"}], "completion": [1]})",
          "a.jsonl:1, message 2: an object was expected");
+}
+
+// As a .csv has them.
+TEST(Records, PromptsOfMessagesMayBeText) {
+  const auto record = [](const char* prompt, const char* completion) {
+    return fmt::format(R"({{"prompt": "{}", "completion": "{}"}})", prompt, completion);
+  };
+  const char* question = R"( [{\"role\": \"user\", \"content\": \"a\"}])";
+  const char* answer = R"([{\"from\": \"gpt\", \"value\": \"b\"}])";
+  EXPECT_EQ(turns(record(question, answer).c_str()), (Turns{"*user: a", "assistant: b"}));
+  // What is no message is a text that is trained as it stands.
+  for (const auto& [prompt, completion] :
+       {std::pair(question, "b"), std::pair("a", answer), std::pair("[]", "[]"),
+        std::pair(R"([{\"id\": 1}])", R"([{\"id\": 2}])"), std::pair("[1]", "[{}]")}) {
+    const Record pair = parse_record(record(prompt, completion), "a.jsonl:1");
+    EXPECT_TRUE(std::holds_alternative<CompletionRecord>(pair)) << prompt;
+  }
 }
 
 // A tree finds each key among all before it: a table with a key for each row would take for ever.

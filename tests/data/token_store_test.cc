@@ -167,6 +167,18 @@ TEST_F(TokenFileTest, KnowsWhichFieldsWereNotThere) {
   EXPECT_TRUE(data_warnings(parts[2].stats()).empty());
 }
 
+TEST_F(TokenFileTest, TellsOfTextsThatAreNotRead) {
+  write("data.jsonl", R"({"prompt": "Q", "completion": "A", "input": "i"})");
+  for (const bool again : {false, true}) {
+    const auto [data, from_file] = read_kept(options(100));
+    EXPECT_EQ(from_file, again);
+    EXPECT_EQ(
+        data_warnings(data.stats()),
+        std::vector<std::string>{"1 record has input, which is not read; field_instruction=prompt "
+                                 "field_output=completion reads it"});
+  }
+}
+
 TEST_F(TokenFileTest, IsKnownFromFilesOfOthers) {
   write_data(3);
   read_kept(options(100));

@@ -42,6 +42,16 @@ TEST(ForeignOptions, ForeignValuesAreRefused) {
   }
 }
 
+TEST(ForeignOptions, SayWhatIsLearnedHere) {
+  const auto hint = [](std::string_view name) {
+    return std::string(find_row(foreign_options(), name)->hint);
+  };
+  for (const char* name : {"assistant_only_loss", "completion_only_loss", "roles_to_train"}) {
+    EXPECT_EQ(hint(name), "answers are learned, or all with train_on_inputs=true") << name;
+  }
+  EXPECT_TRUE(hint("mask_history").starts_with("all answers are learned")) << hint("mask_history");
+}
+
 TEST(ForeignOptions, ForeignMethodsAreKnownInEverySpelling) {
   EXPECT_STREQ(foreign_method("soft-prompt"), "method=prompt");
   EXPECT_STREQ(foreign_method("soft_prompt"), "method=prompt");

@@ -74,10 +74,16 @@ Error no_end_token() {
 }
 
 std::vector<Segment> render_plain(std::string_view eos_token, std::span<const Message> messages,
-                                  const Value& tools) {
+                                  const Value& tools, const jinja::Variables& variables) {
   if (tools.truth() || std::ranges::any_of(messages, has_calls)) {
     throw Error(ErrorKind::data, "the plain format does not support tools and tool calls",
                 "a model's own template may support them; the built-in ones leave them out");
+  }
+  if (!variables.empty()) {
+    throw Error(
+        ErrorKind::data,
+        fmt::format("the plain format has no variables, \"{}\" for one", variables.front().first),
+        "leave chat_template_kwargs out of the file, or set a chat_template that has them");
   }
   std::vector<Segment> segments;
   for (const Message& message : messages) {
@@ -111,12 +117,13 @@ struct Span {
 class Renderer {
  public:
   Renderer(const ChatFormat& format, std::span<const Message> messages, bool answer_follows,
-           const Value& tools, const jinja::Template& jinja)
+           const Value& tools, const jinja::Variables& variables, const jinja::Template& jinja)
       : format_(format),
         jinja_(jinja),
         messages_(messages),
         answer_follows_(answer_follows),
-        tools_(tools) {
+        tools_(tools),
+        variables_(variables) {
     for (const Message& message : messages) {
       std::vector<std::pair<Value, Value>> items;
       const auto add = [&](const std::string& key, Value value) {
@@ -173,6 +180,7 @@ class Renderer {
     variables.emplace_back("add_generation_prompt", answer_follows);
     variables.emplace_back("tools", tools_);
     variables.emplace_back("documents", jinja::None{});
+    variables.insert(variables.end(), variables_.begin(), variables_.end());
     return jinja_.render(variables, format_.now);
   }
 
@@ -320,6 +328,7 @@ class Renderer {
   std::span<const Message> messages_;
   bool answer_follows_;
   Value tools_;
+  const jinja::Variables& variables_;  // of the conversation
   jinja::Values values_;
 };
 
@@ -444,19 +453,27 @@ jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day
   return {local.tm_year + 1900, local.tm_mon + 1, local.tm_mday, 0, 0, 0};
 }
 
+bool is_own_variable(std::string_view name) {
+  constexpr std::string_view kNames[] = {"bos_token", "eos_token", "unk_token",
+                                         "pad_token", "messages",  "add_generation_prompt",
+                                         "tools",     "documents"};
+  return std::ranges::find(kNames, name) != std::end(kNames);
+}
+
 RenderedChat render_chat(const ChatFormat& format, std::span<const Message> messages,
-                         bool answer_follows, const Value& tools) {
+                         bool answer_follows, const Value& tools,
+                         const jinja::Variables& variables) {
   const bool own = !tools.is_none() && !format.tools.is_none();
   const ChatTemplate& chat = own ? format.tools : format.general;
   if (chat.refusal) throw Error(*chat.refusal);
   if (chat.is_none()) {
-    RenderedChat plain{render_plain(format.eos_token, messages, tools)};
+    RenderedChat plain{render_plain(format.eos_token, messages, tools, variables)};
     note_unwritten(
         messages, [](std::string_view) { return false; }, plain);
     return plain;
   }
   try {
-    return Renderer(format, messages, answer_follows, tools, *chat.jinja).render();
+    return Renderer(format, messages, answer_follows, tools, variables, *chat.jinja).render();
   } catch (const jinja::UnfitValues& error) {
     if (!std::ranges::any_of(messages, lacks_text)) throw;
     throw jinja::UnfitValues(error.what(), kAddContent);

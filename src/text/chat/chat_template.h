@@ -91,9 +91,12 @@ std::optional<std::chrono::year_month_day> parse_chat_date(std::string_view text
 // The given day at midnight; nullopt: today's, by this machine's clock.
 jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day);
 
+// Whether render_chat() gives templates a variable of that name, which no conversation can bring.
+bool is_own_variable(std::string_view name);
+
 // Renders a conversation. An assistant's answer and the token that ends it are trained, all else is
 // not. With `answer_follows` the text ends where an assistant's answer would begin. The template
-// sees `tools` under that name: a list, or none.
+// sees `tools` under that name: a list, or none; and `variables`, of other names than its own.
 //
 // If the template has {% generation %}, what is written within is trained. Otherwise an answer is
 // found by rendering twice: once up to the message before it, with the generation prompt, and once
@@ -103,9 +106,10 @@ jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day
 //
 // Throws Error(model) where the template is refused or fails (jinja::UnfitValues where another
 // conversation may pass) and where the plain format has no EOS, Error(data) where the template
-// refuses the conversation and where the plain format has no place for its tools.
+// refuses the conversation and where the plain format has no place for its tools and variables.
 RenderedChat render_chat(const ChatFormat& format, std::span<const Message> messages,
-                         bool answer_follows = false, const jinja::Value& tools = jinja::None{});
+                         bool answer_follows = false, const jinja::Value& tools = jinja::None{},
+                         const jinja::Variables& variables = {});
 
 // Token ids, and for each whether it is trained (1) or not (0). Adjacent segments that are both
 // trained, or both not, are encoded as one text; where training begins the text is cut, as it is

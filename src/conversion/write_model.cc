@@ -315,8 +315,8 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
   std::map<std::string, int64_t> odd_rows, widened;  // description of the change -> weights
   std::vector<ModelTensor> tensors;
   for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
-    const StoredTensor& kept = stored_tensor(files, *choice.kept, weight.name);
-    const StoredTensor& stored = stored_tensor(files, *files.source, weight.name);
+    const StoredTensor& kept = stored_tensor(files, *choice.kept, weight);
+    const StoredTensor& stored = stored_tensor(files, *files.source, weight);
     const bool is_head = weight.module == (tied ? "embed_tokens" : "lm_head");
     const Format* format = wanted_format(choice, storage, files.config, weight);
     if (format == nullptr) {

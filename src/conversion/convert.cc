@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/text.h"
 #include "conversion/result_texts.h"
@@ -44,6 +45,35 @@ std::string model_name(const std::string& origin) {
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
 }
 
+// Gives the tokens that end the model's texts, but have no place yet, those that are free:
+// llama.cpp stops at each of the three. The end of a message it uses for nothing else, and an end
+// of a turn it finds by its text.
+void place_end_tokens(const ModelFiles& files, const Tokenizer& tokenizer, GgufModel& model,
+                      std::vector<std::string>& notes) {
+  std::vector<int64_t> ends = model.config.eos_token_ids;
+  if (files.has_own_tokens(tokenizer)) {
+    ends.insert(ends.end(), files.end_tokens.begin(), files.end_tokens.end());
+  }
+  GgufTokenizerMetadata& out = model.tokenizer;
+  int64_t* const places[] = {&out.eos_id, &out.eom_id, &out.eot_id};
+  const auto find_place = [&](int64_t id) {
+    return std::ranges::find_if(places, [&](const int64_t* place) { return *place == id; });
+  };
+  std::set<std::string> left;
+  for (const int64_t id : ends) {
+    if (id < 0 || id >= tokenizer.vocab_size() || find_place(id) != std::end(places)) continue;
+    if (const auto free = find_place(-1); free != std::end(places)) {
+      **free = id;
+    } else {
+      left.insert(one_line(tokenizer.data().tokens[static_cast<size_t>(id)]));
+    }
+  }
+  if (left.empty()) return;
+  notes.push_back(
+      fmt::format("a GGUF file names three tokens that end a text: llama.cpp may go on after {}",
+                  fmt::join(left, ", ")));
+}
+
 GgufModel gguf_model(const Recipe& recipe, const ModelFiles& files,
                      std::vector<std::string>& notes) {
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
@@ -58,6 +88,10 @@ GgufModel gguf_model(const Recipe& recipe, const ModelFiles& files,
     model.tokenizer.eot_id = *end;
   }
   model.tokenizer.eom_id = tokenizer.find_special(kEndOfMessage).value_or(-1);
+  place_end_tokens(files, tokenizer, model, notes);
+  if (tokenizer.data().add_eos) {
+    notes.push_back("as the file that was read says, llama.cpp will put EOS behind every prompt");
+  }
   if (const std::string text = changed_in_gguf(tokenizer.data(), model.tokenizer); !text.empty()) {
     notes.push_back(
         fmt::format("GGUF cannot say all of this tokenizer: \"{}\", for one, will be "

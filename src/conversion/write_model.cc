@@ -142,8 +142,10 @@ float largest_of(const Format& format) {
   return &format == &bf16_format() ? 0x1.fep127f : kLargestF16;
 }
 
-// Throws unless all values are finite and the format can represent them.
-void check_values(const ModelFiles& files, const ModelTensor& tensor, const Tensor& panel) {
+// Throws unless all values are finite and the format can represent them, which blocks of its own
+// do, be they larger than what others are rounded to.
+void check_values(const ModelFiles& files, const ModelTensor& tensor, const Tensor& panel,
+                  bool as_is = false) {
   float largest = 0.0f;
   for (const float x : std::span(panel.data<float>(), static_cast<size_t>(panel.size()))) {
     // Also for NaN.
@@ -155,7 +157,7 @@ void check_values(const ModelFiles& files, const ModelTensor& tensor, const Tens
           "its training went wrong, or the file is damaged");
     }
   }
-  if (largest <= largest_of(*tensor.format)) return;
+  if (as_is || largest <= largest_of(*tensor.format)) return;
   throw Error(ErrorKind::model,
               fmt::format("{}: {} has a value of {:.3g}, more than {} can hold", files.origin,
                           tensor.spec.name, largest, tensor.format->name()),
@@ -176,15 +178,12 @@ WeightWriter::WeightWriter(const Recipe& recipe, const ModelFiles& files, ModelW
 
 void WeightWriter::write(const ModelTensor& tensor) {
   const StoredTensor& stored = checked_tensor(files_, *files_.source, tensor.spec);
-  // Numbers are decoded, although that changes none of them, to see that they are finite.
   const bool is_plain = safetensors_dtype(*tensor.format) != nullptr;
   const bool as_is = !is_plain && stored.format.get() == tensor.format && !stored.computed;
   if (tensor.row_bytes() == 0) {
     write_whole(tensor, stored, as_is);
-  } else if (as_is && !stored.transcode && stored.extra_parts.empty()) {
-    copy(tensor, stored);
   } else {
-    encode(tensor, stored);
+    write_rows(tensor, stored, as_is && !stored.transcode && stored.extra_parts.empty());
   }
   files_.source->release(stored);
   check_maps();
@@ -215,35 +214,24 @@ void WeightWriter::write_panel(const ModelTensor& tensor, int64_t heads, int64_t
   put(tensor.spec, out_);
 }
 
-// Writes rows as they are; bytes_of_row(logical row) are its bytes.
-template <class BytesOfRow>
-void WeightWriter::copy_rows(const ModelTensor& tensor, const BytesOfRow& bytes_of_row) {
-  const int64_t heads = writer_.interleaved_heads(tensor.spec);
-  const int64_t step = panel_step(tensor, heads);
-  for (int64_t begin = 0; begin < tensor.spec.rows; begin += step) {
-    const int64_t end = std::min(tensor.spec.rows, begin + step);
-    write_panel(tensor, heads, begin, end, [&](int64_t row, uint8_t* to) {
-      std::copy_n(bytes_of_row(row), tensor.row_bytes(), to);
-    });
-  }
-}
-
-void WeightWriter::copy(const ModelTensor& tensor, const StoredTensor& stored) {
-  copy_rows(tensor, [&](int64_t row) {
-    return stored.bytes.data() + stored.interleaved_row(row) * tensor.row_bytes();
-  });
-}
-
 void WeightWriter::write_encoded(const ModelTensor& tensor, std::span<const uint8_t> storage) {
   if (tensor.row_bytes() == 0) {
     const OwnedTensor aligned(memory_, Purpose::staging, DType::u8, {std::ssize(storage)});
     std::ranges::copy(storage, aligned.view().data<uint8_t>());
     return put(tensor.spec, {aligned.view().data<uint8_t>(), storage.size()});
   }
-  copy_rows(tensor, [&](int64_t row) { return storage.data() + row * tensor.row_bytes(); });
+  const int64_t heads = writer_.interleaved_heads(tensor.spec);
+  const int64_t step = panel_step(tensor, heads);
+  for (int64_t begin = 0; begin < tensor.spec.rows; begin += step) {
+    const int64_t end = std::min(tensor.spec.rows, begin + step);
+    write_panel(tensor, heads, begin, end, [&](int64_t row, uint8_t* to) {
+      std::copy_n(storage.data() + row * tensor.row_bytes(), tensor.row_bytes(), to);
+    });
+  }
 }
 
-void WeightWriter::encode(const ModelTensor& tensor, const StoredTensor& stored) {
+// Rows are decoded, although they may stay `as_is`, to see that their values are finite.
+void WeightWriter::write_rows(const ModelTensor& tensor, const StoredTensor& stored, bool as_is) {
   const int64_t cols = tensor.spec.cols;
   const RowEncoder* encoder = find_row_encoder(*tensor.format);
   const int64_t heads = writer_.interleaved_heads(tensor.spec);
@@ -256,9 +244,14 @@ void WeightWriter::encode(const ModelTensor& tensor, const StoredTensor& stored)
     const int64_t end = std::min(tensor.spec.rows, begin + step);
     const Tensor part = panel.view().rows(0, end - begin);
     rows.decode(begin, end, part);
-    check_values(files_, tensor, part);
+    check_values(files_, tensor, part, as_is);
     write_panel(tensor, heads, begin, end, [&](int64_t row, uint8_t* to) {
-      encoder->encode(part.data<float>() + (row - begin) * cols, cols, to);
+      if (as_is) {
+        const int64_t stored_row = stored.interleaved_row(row);
+        std::copy_n(stored.bytes.data() + stored_row * tensor.row_bytes(), tensor.row_bytes(), to);
+      } else {
+        encoder->encode(part.data<float>() + (row - begin) * cols, cols, to);
+      }
     });
   }
 }
@@ -315,8 +308,8 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
   std::map<std::string, int64_t> odd_rows, widened;  // description of the change -> weights
   std::vector<ModelTensor> tensors;
   for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
-    const StoredTensor& kept = stored_tensor(files, *choice.kept, weight.name);
-    const StoredTensor& stored = stored_tensor(files, *files.source, weight.name);
+    const StoredTensor& kept = stored_tensor(files, *choice.kept, weight);
+    const StoredTensor& stored = stored_tensor(files, *files.source, weight);
     const bool is_head = weight.module == (tied ? "embed_tokens" : "lm_head");
     const Format* format = wanted_format(choice, storage, files.config, weight);
     if (format == nullptr) {

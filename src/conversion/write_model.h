@@ -61,14 +61,11 @@ class WeightWriter {
 
  private:
   void put(const WeightSpec& weight, std::span<const uint8_t> bytes);
-  template <class BytesOfRow>
-  void copy_rows(const ModelTensor& tensor, const BytesOfRow& bytes_of_row);
   int64_t panel_step(const ModelTensor& tensor, int64_t heads) const;
   template <class Fill>
   void write_panel(const ModelTensor& tensor, int64_t heads, int64_t begin, int64_t end,
                    const Fill& fill);
-  void copy(const ModelTensor& tensor, const StoredTensor& stored);
-  void encode(const ModelTensor& tensor, const StoredTensor& stored);
+  void write_rows(const ModelTensor& tensor, const StoredTensor& stored, bool as_is);
   void write_whole(const ModelTensor& tensor, const StoredTensor& stored, bool as_is);
   void encode_whole(const ModelTensor& tensor, const StoredTensor& stored, const Storage& out);
 

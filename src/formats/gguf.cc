@@ -182,12 +182,12 @@ GgufFile::GgufFile(const fs::path& path) : file_(path), where_(path.string()) {
     throw Error(ErrorKind::model, fmt::format("{} is not a GGUF file", where_),
                 "give a Hugging Face directory, a GGUF file, a config.json or a named shape");
   }
-  version_ = cursor.number<uint32_t>("its version");
-  if (version_ != 2 && version_ != 3) {
-    const bool swapped = (version_ & 0xFFFFu) == 0;
+  const auto version = cursor.number<uint32_t>("its version");
+  if (version != 2 && version != 3) {
+    const bool swapped = (version & 0xFFFFu) == 0;
     throw Error(ErrorKind::model,
                 swapped ? fmt::format("{}: GGUF file in big-endian byte order", where_)
-                        : fmt::format("{}: GGUF version {}", where_, version_),
+                        : fmt::format("{}: GGUF version {}", where_, version),
                 "supported: little-endian GGUF versions 2 and 3");
   }
   const uint64_t tensor_count = cursor.number<uint64_t>("its tensor count");
@@ -222,8 +222,8 @@ GgufFile::Value GgufFile::read_value(Cursor& cursor, GgufType type, const std::s
   } else {
     const uint64_t size = element_bytes(value.type);
     if (size == 0) {
-      fail(ErrorKind::model, "{}: {} is of {} {}", cursor.where(), key,
-           value.is_array ? "an array of type" : "unknown type", static_cast<uint32_t>(value.type));
+      fail(ErrorKind::model, "{}: {} is {} type {}", cursor.where(), key,
+           value.is_array ? "an array of" : "of unknown", static_cast<uint32_t>(value.type));
     }
     if (count > cursor.left() / size) {
       fail(ErrorKind::model, "{}: {} has {} elements in {} bytes", cursor.where(), key, count,

@@ -61,7 +61,6 @@ class GgufFile {
   explicit GgufFile(const fs::path& path);
 
   const fs::path& path() const { return file_.path(); }
-  uint32_t version() const { return version_; }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }  // in file order
   // Null when there is no such tensor.
   const GgufTensor* find(std::string_view name) const;
@@ -109,7 +108,6 @@ class GgufFile {
 
   MappedFile file_;
   std::string where_;
-  uint32_t version_ = 0;
   std::map<std::string, Value, std::less<>> values_;
   std::vector<GgufTensor> tensors_;
   std::map<std::string, size_t, std::less<>> index_;

@@ -31,6 +31,11 @@ std::string own_key(const GgufFile& file, const char* name) {
 }
 
 const GgufArchitecture& architecture_of(const GgufFile& file) {
+  // Parts behind the first have no other keys.
+  if (file.integer("split.count", 1) > 1) {
+    unsupported(file, "split.count above 1 (one part of a split file)",
+                "join the parts first: llama-gguf-split --merge");
+  }
   const std::string named = file.text("general.architecture");
   const GgufArchitecture* found = nullptr;
   std::string known;
@@ -50,10 +55,6 @@ const GgufArchitecture& architecture_of(const GgufFile& file) {
   if (file.integer(own_key(file, "expert_count"), 0) > 0) {
     unsupported(file, own_key(file, "expert_count") + " above 0 (a mixture of experts)",
                 "supported: models without experts");
-  }
-  if (file.integer("split.count", 1) > 1) {
-    unsupported(file, "split.count above 1 (one part of a split file)",
-                "join the parts first: llama-gguf-split --merge");
   }
   return *found;
 }
@@ -221,11 +222,11 @@ std::string hf_name(const std::string& name, const ModelConfig& config) {
   return {};
 }
 
-// The id of a special token; -1 where the file has none, for which some programs write 2^32 - 1.
-int64_t token_id(const GgufFile& file, const char* key, int64_t tokens) {
-  if (!file.has(key)) return -1;
-  const int64_t id = file.integer(key);
-  if (id == UINT32_MAX) return -1;
+// The id of a special token. Where the file names none, for which some programs write 2^32 - 1, it
+// is `usual`, if there is such a token; else -1.
+int64_t token_id(const GgufFile& file, const char* key, int64_t tokens, int64_t usual = -1) {
+  const int64_t id = file.integer(key, UINT32_MAX);
+  if (id == UINT32_MAX) return usual < tokens ? usual : -1;
   if (id < 0 || id >= tokens) {
     fail(ErrorKind::model, "{}: {} = {} is not one of {} tokens", file.path().string(), key, id,
          tokens);
@@ -249,9 +250,9 @@ double llama3_factor(double frequency, const RopeScaling& scaling) {
 ModelConfig gguf_config(const GgufFile& file) {
   const std::string where = file.path().string();
   const auto own = [&](const char* name) { return own_key(file, name); };
-  const GgufTokenizerMetadata tokenizer = gguf_tokenizer(file);
   ModelConfig config;
   config.architecture = find_architecture(architecture_of(file).architecture);
+  const GgufTokenizerMetadata tokenizer = gguf_tokenizer(file);
   config.vocab_size = vocabulary(file, static_cast<int64_t>(tokenizer.tokens.size()));
   config.hidden_size = file.integer(own("embedding_length"));
   config.intermediate_size = file.integer(own("feed_forward_length"));
@@ -326,8 +327,10 @@ GgufTokenizerMetadata gguf_tokenizer(const GgufFile& file) {
   }
   // A file may name special tokens without a token list: the embedding's shape is the limit then.
   const int64_t limit = count != 0 ? static_cast<int64_t>(count) : vocabulary(file, 0);
-  out.bos_id = token_id(file, "tokenizer.ggml.bos_token_id", limit);
-  out.eos_id = token_id(file, "tokenizer.ggml.eos_token_id", limit);
+  // As llama.cpp has it: SentencePiece's usual ids.
+  const bool sentencepiece = out.model == "llama";
+  out.bos_id = token_id(file, "tokenizer.ggml.bos_token_id", limit, sentencepiece ? 1 : -1);
+  out.eos_id = token_id(file, "tokenizer.ggml.eos_token_id", limit, sentencepiece ? 2 : -1);
   out.eot_id = token_id(file, "tokenizer.ggml.eot_token_id", limit);
   out.eom_id = token_id(file, "tokenizer.ggml.eom_token_id", limit);
   out.unk_id = token_id(file, "tokenizer.ggml.unknown_token_id", limit);
@@ -371,8 +374,7 @@ const StoredTensor* GgufSource::find(std::string_view name) const {
   const Slot& slot = found->second;
   if (slot.tensor.format == nullptr) {
     unsupported(
-        file_,
-        fmt::format("tensor {} of type {}", slot.stored->name, ggml_type_name(slot.stored->type)),
+        file_, fmt::format("tensor {} in {}", slot.stored->name, ggml_type_name(slot.stored->type)),
         "supported: " + readable_ggml_types());
   }
   return &slot.tensor;

@@ -31,6 +31,7 @@ struct GgufTokenizerMetadata {
   std::vector<std::string> merges;  // "left right"
   std::vector<double> scores;       // one per token, or none
   int64_t bos_id = -1;              // -1: none, as below
+  // Each of the three ends a text.
   int64_t eos_id = -1;
   int64_t eot_id = -1;  // end of turn, where that is another token
   int64_t eom_id = -1;  // end of a message that a tool's answer follows: Llama 3.1's <|eom_id|>

@@ -35,14 +35,18 @@ uint32_t unsigned_of(int64_t value) {
   return narrow<uint32_t>(value);
 }
 
-void add_rope(const ModelConfig& config, const std::string& own, GgufMetadata& metadata) {
+void add_rope(const ModelConfig& config, const std::string& architecture, GgufMetadata& metadata) {
+  const std::string own = architecture + ".";
   const RopeScaling& scaling = config.rope_scaling;
   metadata.add(own + "rope.dimension_count", unsigned_of(config.head_dim));
   metadata.add(own + "rope.freq_base", static_cast<float>(config.rope_theta));
   switch (scaling.kind) {
     case RopeScaling::Kind::none:
-    case RopeScaling::Kind::llama3:  // as factors, see rope_factors()
       return;
+    case RopeScaling::Kind::llama3:  // as rope_factors_of(), which llama.cpp reads for "llama"
+                                     // alone
+      if (architecture == "llama") return;
+      no_place(fmt::format("rope scaling \"llama3\" in a model of {}", architecture), kOtherFiles);
     case RopeScaling::Kind::dynamic:
       no_place("rope scaling \"dynamic\"", kOtherFiles);
     case RopeScaling::Kind::linear:
@@ -107,7 +111,7 @@ void add_config(const GgufModel& model, const std::vector<ModelTensor>& tensors,
         fmt::format("blocks without rotary positions other than every {}th", kUnrotatedInterval),
         kOtherFiles);
   }
-  add_rope(config, own, metadata);
+  add_rope(config, architecture, metadata);
 }
 
 void add_id(const char* key, int64_t id, GgufMetadata& metadata) {

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "formats/checkpoint.h"
 #include "formats/gguf_llama.h"
+#include "formats/gguf_names.h"
 #include "formats/hf_config.h"
 #include "formats/peft.h"
 #include "formats/safetensors.h"
@@ -229,6 +230,27 @@ void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::
   }
 }
 
+// A weight by the name that the model's file has for it, for messages.
+WeightSpec as_named_in(const ModelFiles& files, WeightSpec weight) {
+  if (is_gguf_file(files.origin)) weight.name = gguf_name(weight);
+  return weight;
+}
+
+// What to do about a tensor; `state` is what its file may be.
+std::string tensor_hint(const ModelFiles& files, const char* state) {
+  return fmt::format("the file is {}, or {} to another model", state,
+                     is_gguf_file(files.origin) ? "its metadata belong" : "config.json belongs");
+}
+
+Tokenizer tokenizer_of(TokenizerData data, const std::string& origin) {
+  try {
+    return Tokenizer(std::move(data));
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", origin, error.what()),
+                is_gguf_file(origin) ? kGiveOwnTokenizer : error.hint());
+  }
+}
+
 }  // namespace
 
 bool ModelFiles::has_tokens_of(const Tokenizer& other) const {
@@ -271,24 +293,26 @@ TokenizerData byte_tokenizer() {
 }
 
 const StoredTensor& stored_tensor(const ModelFiles& files, const WeightSource& source,
-                                  const std::string& name) {
-  const StoredTensor* stored = source.find(name);
+                                  const WeightSpec& weight) {
+  const StoredTensor* stored = source.find(weight.name);
   if (stored != nullptr) return *stored;
-  throw Error(ErrorKind::model, fmt::format("{}: tensor {} is missing", files.origin, name),
-              "the file is not whole, or config.json belongs to another model");
+  throw Error(
+      ErrorKind::model,
+      fmt::format("{}: tensor {} is missing", files.origin, as_named_in(files, weight).name),
+      tensor_hint(files, "not whole"));
 }
 
 const StoredTensor& checked_tensor(const ModelFiles& files, const WeightSource& source,
                                    const WeightSpec& weight,
                                    const std::function<void(const StoredTensor&)>& use) {
-  const StoredTensor& stored = stored_tensor(files, source, weight.name);
+  const StoredTensor& stored = stored_tensor(files, source, weight);
   try {
-    check_stored(weight, stored);
+    check_stored(as_named_in(files, weight), stored);
     if (use) use(stored);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::model) throw;
     throw Error(ErrorKind::model, fmt::format("{}: {}", files.origin, error.what()),
-                "the file is damaged, or config.json belongs to another model");
+                tensor_hint(files, "damaged"));
   }
   return stored;
 }
@@ -362,7 +386,7 @@ Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {
         "put its tokenizer.json beside the weights, or give tokenizer=DIR of another model, or "
         "tokenizer=bytes");
   }
-  Tokenizer tokenizer(std::move(data));
+  Tokenizer tokenizer = tokenizer_of(std::move(data), files.tokenizer_origin);
   const bool is_known = files.config.vocab_size > 0;
   if (is_known && tokenizer.vocab_size() > files.config.vocab_size) {
     throw Error(

@@ -49,12 +49,12 @@ ModelFiles open_model(const std::string& model, const std::string& adapter = {},
 ModelFiles open_tokenizer(const std::string& model, const std::string& adapter,
                           const std::string& tokenizer);
 
-// A tensor that must exist in `source`, which is the files' own or stands in for it. Throws
-// Error(model) naming the files where it is missing.
+// The tensor of a weight, which must exist in `source`: the files' own or one that stands in for
+// it. Throws Error(model) naming the files where it is missing.
 const StoredTensor& stored_tensor(const ModelFiles& files, const WeightSource& source,
-                                  const std::string& name);
+                                  const WeightSpec& weight);
 
-// The tensor of a weight, which must be there and have its shape, after use(tensor), if given.
+// The same, which must also have the weight's shape, after use(tensor), if given.
 // Throws Error(model) naming the files where it is missing or has another shape, and where `use`
 // finds it damaged.
 const StoredTensor& checked_tensor(const ModelFiles& files, const WeightSource& source,

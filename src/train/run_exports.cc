@@ -125,7 +125,7 @@ std::shared_ptr<WeightSource> planned_merge(const Recipe& recipe, const ModelFil
     } else {
       source->add_stored(weight, files.source == nullptr
                                      ? unowned(find_format(recipe.checkpoint_dtype))
-                                     : stored_tensor(files, *files.source, weight.name).format);
+                                     : stored_tensor(files, *files.source, weight).format);
     }
   }
   return source;

@@ -60,6 +60,24 @@ TEST_F(GgufLlama, ATokenMayBeNone) {
   EXPECT_EQ(gguf_tokenizer(file).unk_id, -1);
 }
 
+// As llama.cpp takes them.
+TEST_F(GgufLlama, SentencePieceHasItsUsualIdsWhereNoneAreNamed) {
+  const auto ids = [&](const char* model, const std::vector<std::string>& tokens, bool no_bos) {
+    GgufBuilder builder;
+    builder.text("tokenizer.ggml.model", model);
+    builder.texts("tokenizer.ggml.tokens", tokens);
+    if (no_bos) builder.u32("tokenizer.ggml.bos_token_id", UINT32_MAX);
+    const GgufTokenizerMetadata read = gguf_tokenizer(GgufFile(put("a.gguf", builder.build())));
+    return std::vector{read.bos_id, read.eos_id, read.pad_id};
+  };
+  using Ids = std::vector<int64_t>;
+  for (const bool no_bos : {false, true}) {
+    EXPECT_EQ(ids("llama", {"<unk>", "<s>", "</s>"}, no_bos), (Ids{1, 2, -1}));
+    EXPECT_EQ(ids("llama", {"<unk>", "<s>"}, no_bos), (Ids{1, -1, -1}));
+    EXPECT_EQ(ids("gpt2", {"<unk>", "<s>", "</s>"}, no_bos), (Ids{-1, -1, -1}));
+  }
+}
+
 // A factor without a type is of linear scaling, as in llama.cpp; one of none is of nothing.
 TEST_F(GgufLlama, ScalesLinearlyByAFactorAlone) {
   const auto factor = [&](const char* key, const char* type) {
@@ -215,6 +233,10 @@ TEST_F(GgufLlama, NamesWhatIsNotLlama) {
   using B = GgufBuilder;
   EXPECT_TRUE(mentions(with([](B& b) { b.u32("llama.expert_count", 8); }), "expert_count"));
   EXPECT_TRUE(mentions(with([](B& b) { b.u32("split.count", 2); }), "split.count"));
+  GgufBuilder later_part;
+  later_part.u32("split.no", 1);
+  later_part.u32("split.count", 2);
+  EXPECT_TRUE(mentions(refused_source(later_part), "join the parts first"));
   EXPECT_TRUE(mentions(with([](B& b) { b.u32("llama.attention.key_length", 32); }),
                        "llama.rope.dimension_count = 16"));
   EXPECT_TRUE(mentions(with([](B& b) { b.u32("tokenizer.ggml.padding_token_id", 7); }),
@@ -259,10 +281,14 @@ TEST_F(GgufLlama, SourceUsesTheNamesOfHuggingFace) {
   EXPECT_EQ(source.find("blk.0.attn_q.weight"), nullptr);
   // A type for what is computed with, not for files; its bytes are never looked at.
   variant.query_type = kQ8_K;
-  const GgufSource odd(good(variant));
-  const std::string text = model_error([&] { odd.find("model.layers.0.self_attn.q_proj.weight"); });
-  EXPECT_TRUE(mentions(text, "tensor blk.0.attn_q.weight of type Q8_K"));
-  EXPECT_TRUE(mentions(text, "supported: F32, F16, Q4_0"));
+  const auto refusal = [&] {
+    const GgufSource odd(good(variant));
+    return model_error([&] { odd.find("model.layers.0.self_attn.q_proj.weight"); });
+  };
+  EXPECT_TRUE(mentions(refusal(), "tensor blk.0.attn_q.weight in Q8_K is not supported"));
+  EXPECT_TRUE(mentions(refusal(), "supported: F32, F16, Q4_0"));
+  variant.query_type = 4;
+  EXPECT_TRUE(mentions(refusal(), "tensor blk.0.attn_q.weight in type 4 is not supported"));
 }
 
 TEST_F(GgufLlama, ReadsOtherArchitectures) {

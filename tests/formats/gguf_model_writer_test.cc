@@ -183,6 +183,13 @@ TEST_F(GgufModelWriterTest, RefusesWhatHasNoPlace) {
   model_.config.rope_scaling.kind = RopeScaling::Kind::yarn;
   model_.config.rope_scaling.truncate = false;
   EXPECT_NE(refusal().find("YaRN with limits that are not rounded"), std::string::npos);
+  // llama.cpp does not open these architectures with rope_freqs.weight.
+  model_.config.rope_scaling.kind = RopeScaling::Kind::llama3;
+  for (const char* architecture : {"Qwen2ForCausalLM", "Qwen3ForCausalLM", "SmolLM3ForCausalLM"}) {
+    model_.config.architecture = find_architecture(architecture);
+    EXPECT_NE(refusal().find("rope scaling \"llama3\" in a model of "), std::string::npos)
+        << architecture;
+  }
   model_.config.rope_scaling.kind = RopeScaling::Kind::none;
   model_.config.architecture = find_architecture("Qwen2ForCausalLM");
   model_.config.sliding_window = 7;

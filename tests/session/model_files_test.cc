@@ -51,6 +51,34 @@ TEST(OpenModel, TakesTheTokenizerBesideAnAdapterForTheModelsOwn) {
   EXPECT_EQ(owner(), TokenizerOwner::adapter);
 }
 
+// As the file has it, not a Hugging Face directory.
+TEST(OpenModel, NamesWhatIsWrongWithAGgufFile) {
+  const TemporaryDirectory directory("jackscrew_model_files");
+  const ModelFiles files = open_model(directory.file("m.gguf", padded_gguf()));
+  const auto refusal = [&](const WeightSpec& weight) {
+    return error_of(ErrorKind::model, [&] { checked_tensor(files, *files.source, weight); });
+  };
+  const std::string path = (directory.path() / "m.gguf").string();
+  EXPECT_EQ(refusal({.name = "model.layers.0.mlp.up_proj.weight", .layer = 0}),
+            path +
+                ": tensor blk.0.ffn_up.weight is missing | the file is not whole, or its metadata "
+                "belong to another model");
+  EXPECT_EQ(refusal({.name = "model.embed_tokens.weight",
+                     .rows = 9,
+                     .cols = 64,
+                     .kind = WeightKind::embedding}),
+            path +
+                ": tensor token_embd.weight has shape [9, 32], the configuration asks for "
+                "[9, 64] | the file is damaged, or its metadata belong to another model");
+  // What is wrong with a tokenizer may be found only where it is made.
+  ModelFiles twice = files;
+  twice.tokenizer->tokens[7] = "b";
+  EXPECT_EQ(error_of(ErrorKind::model, [&] { make_tokenizer("auto", twice); }),
+            path +
+                ": the tokenizer's tokens 1 and 7 are both \"b\" | give its own tokenizer: "
+                "tokenizer=DIR");
+}
+
 // A golden layer as the head of a model.
 void write_head(const fs::path& to, const std::string& layout) {
   const SafetensorsFile file(fs::path(kTestData) / "golden/quantised" / layout /

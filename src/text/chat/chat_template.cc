@@ -70,7 +70,7 @@ constexpr const char* kAddContent =
 
 Error no_end_token() {
   return {ErrorKind::model, "the tokenizer has no end-of-text token to end an answer with",
-          "set eos_token in tokenizer_config.json"};
+          "set eos_token in tokenizer_config.json, or give tokenizer=DIR"};
 }
 
 std::vector<Segment> render_plain(std::string_view eos_token, std::span<const Message> messages,

@@ -19,8 +19,8 @@ std::string at_line(int line, const char* what) {
 
 Template Template::parse(std::string_view source) {
   if (source.size() > kMaxSource) {
-    throw Error(ErrorKind::model, fmt::format("a chat template of {} bytes, more than {}",
-                                              source.size(), kMaxSource));
+    throw Error(ErrorKind::model,
+                fmt::format("chat template of {} bytes, more than {}", source.size(), kMaxSource));
   }
   try {
     std::vector<Token> tokens = tokenize(source);

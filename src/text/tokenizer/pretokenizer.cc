@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/regular_expression.h"
-#include "base/text.h"
 #include "text/tokenizer/oniguruma.h"
 #include "text/utf8.h"
 
@@ -34,18 +33,29 @@ constexpr const char* kTekkenPattern =
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N})"
     R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-const std::array<NamedPreTokenizer, 17>& named_pre_tokenizers() {
-  static const std::array<NamedPreTokenizer, 17> kTable = [] {
+constexpr const char* kSeedCoderPattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+const std::array<NamedPreTokenizer, 22>& named_pre_tokenizers() {
+  static const std::array<NamedPreTokenizer, 22> kTable = [] {
     const std::vector<PreTokenizerStep> gpt2 = {{Kind::byte_level, {}}};
     const std::vector<PreTokenizerStep> smollm = {{Kind::digits, {}}, {Kind::byte_level, {}}};
     const std::vector<PreTokenizerStep> llama3 = {{Kind::regex, kLlama3Pattern}};
     const std::vector<PreTokenizerStep> qwen2 = {{Kind::regex, kQwen2Pattern}};
     const std::vector<PreTokenizerStep> tekken = {{Kind::regex, kTekkenPattern}};
+    const std::vector<PreTokenizerStep> deepseek_coder = {
+        {Kind::regex, "[\r\n]"},
+        {Kind::regex, R"(\s?\p{L}+)"},
+        {Kind::regex, R"(\s?\p{P}+)"},
+        {Kind::regex, "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"},
+        {Kind::digits, {}}};
+    const std::vector<PreTokenizerStep> seed_coder = {{Kind::regex, kSeedCoderPattern}};
     const std::vector<PreTokenizerStep> fallback = {{Kind::regex, R"([\p{P}\$\+<=>\^~\|]+)"},
                                                     {Kind::byte_level, {}},
                                                     {Kind::digit_runs, {}},
                                                     {Kind::regex, "[0-9][0-9][0-9]"}};
-    return std::array<NamedPreTokenizer, 17>{{{"gpt-2", gpt2},
+    return std::array<NamedPreTokenizer, 22>{{{"gpt-2", gpt2},
                                               {"phi-2", gpt2},
                                               {"mpt", gpt2},
                                               {"olmo", gpt2},
@@ -56,11 +66,16 @@ const std::array<NamedPreTokenizer, 17>& named_pre_tokenizers() {
                                               {"llama-bpe", llama3, true},
                                               {"llama3", llama3, true},
                                               {"llama-v3", llama3, true},
+                                              {"falcon3", llama3, true},
+                                              {"pixtral", llama3, true},
                                               {"dbrx", llama3},
+                                              {"smaug-bpe", llama3},
                                               {"qwen2", qwen2, false, true},
                                               {"stablelm2", qwen2},
                                               {"deepseek-r1-qwen", qwen2},
                                               {"tekken", tekken, true},
+                                              {"deepseek-coder", deepseek_coder},
+                                              {"seed-coder", seed_coder},
                                               {"default", fallback}}};
   }();
   return kTable;
@@ -130,15 +145,10 @@ std::vector<NormalizerStep> text_changes(std::span<const PreTokenizerStep> steps
 }
 
 const NamedPreTokenizer& named_pre_tokenizer(std::string_view name) {
-  std::vector<std::string> names;
   for (const NamedPreTokenizer& entry : named_pre_tokenizers()) {
     if (entry.name == name) return entry;
-    names.push_back(entry.name);
   }
-  const auto nearest = nearest_name(name, names);
-  throw Error(ErrorKind::model, fmt::format("unknown pre-tokenizer \"{}\"", name),
-              nearest ? fmt::format("the nearest known one is \"{}\"", *nearest)
-                      : fmt::format("known: {}", fmt::join(names, ", ")));
+  fail(ErrorKind::model, "unknown pre-tokenizer \"{}\"", name);
 }
 
 std::string pre_tokenizer_name(std::span<const PreTokenizerStep> steps, bool ignore_merges,

@@ -50,7 +50,7 @@ struct NamedPreTokenizer {
   bool nfc = false;            // the text is composed to NFC first
 };
 
-// Throws Error(model) with the nearest known name when `name` is unknown.
+// Throws Error(model) when `name` is unknown.
 const NamedPreTokenizer& named_pre_tokenizer(std::string_view name);
 
 // The preferred `tokenizer.ggml.pre` name for these steps; with `nfc`, one that also composes if

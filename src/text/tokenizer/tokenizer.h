@@ -73,6 +73,7 @@ struct TokenizerData {
   int32_t pad = -1;
   int32_t unk = -1;
   bool add_bos = false;       // whether a text begins with BOS by default
+  bool add_eos = false;       // what a GGUF file says: kept, but here it counts for nothing
   std::string chat_template;  // Jinja, as the model carries it; may be empty
   std::string tool_template;  // the same for conversations with tools; may be empty
 

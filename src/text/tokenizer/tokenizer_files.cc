@@ -77,8 +77,8 @@ TokenizerData sentencepiece_data(const GgufTokenizerMetadata& from) {
 // Whether texts begin with BOS where a GGUF file has one and does not say: what llama.cpp does with
 // SentencePiece, and with byte-level BPE by the name of the pre-tokenizer.
 bool adds_bos_by_default(const GgufTokenizerMetadata& from) {
-  constexpr std::array<std::string_view, 4> kWithBos = {"llama-bpe", "llama3", "llama-v3",
-                                                        "tekken"};
+  constexpr std::array<std::string_view, 6> kWithBos = {"llama-bpe", "llama3",  "llama-v3",
+                                                        "falcon3",   "pixtral", "tekken"};
   return from.model == "llama" || std::ranges::find(kWithBos, from.pre) != kWithBos.end();
 }
 
@@ -90,7 +90,7 @@ bool needs_merge(const TokenizerData& data, size_t id) {
   return is_normal && !token.empty() && utf8_step(token, 0).length < token.size();
 }
 
-TokenizerData byte_level_data(const GgufTokenizerMetadata& from, const std::string& where) {
+TokenizerData byte_level_data(const GgufTokenizerMetadata& from) {
   TokenizerData data;
   data.tokens = from.tokens;
   for (const int64_t type : from.token_types) {
@@ -99,12 +99,31 @@ TokenizerData byte_level_data(const GgufTokenizerMetadata& from, const std::stri
   data.set_pre_tokenizer(from.pre.empty() ? "default" : from.pre);
   for (size_t id = 0; id < data.tokens.size() && from.merges.empty(); ++id) {
     if (!needs_merge(data, id)) continue;
-    throw Error(ErrorKind::model,
-                fmt::format("{}: tokenizer.ggml.merges is missing, so that the token \"{}\" would "
-                            "never be used",
-                            where, data.tokens[id]),
-                "convert the model anew, or give its own tokenizer: tokenizer=DIR");
+    fail(ErrorKind::model,
+         "tokenizer.ggml.merges is missing, so that the token \"{}\" would never be used",
+         data.tokens[id]);
   }
+  return data;
+}
+
+TokenizerData data_of_gguf(const GgufTokenizerMetadata& from) {
+  const bool sentencepiece = from.model == "llama";
+  if (!sentencepiece && from.model != "gpt2") {
+    throw Error(ErrorKind::model,
+                fmt::format("tokenizer model \"{}\" is not supported", from.model),
+                "\"gpt2\" (byte-level BPE) and \"llama\" (SentencePiece's BPE) are");
+  }
+  TokenizerData data = sentencepiece ? sentencepiece_data(from) : byte_level_data(from);
+  for (const std::string& merge : from.merges) data.merges.push_back(parse_merge(merge));
+  data.bos = narrow<int32_t>(from.bos_id);
+  data.eos = narrow<int32_t>(from.eos_id);
+  data.pad = narrow<int32_t>(from.pad_id);
+  if (from.unk_id >= 0 || !sentencepiece) data.unk = narrow<int32_t>(from.unk_id);
+  data.missing_id = data.unk;
+  data.add_bos = from.add_bos.value_or(data.bos >= 0 && adds_bos_by_default(from));
+  data.add_eos = from.add_eos.value_or(false);
+  data.chat_template = from.chat_template;
+  data.tool_template = from.tool_template;
   return data;
 }
 
@@ -136,23 +155,12 @@ std::optional<TokenizerData> read_tokenizer_directory(const fs::path& directory)
 }
 
 TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::string& where) {
-  const bool sentencepiece = from.model == "llama";
-  if (!sentencepiece && from.model != "gpt2") {
-    throw Error(ErrorKind::model,
-                fmt::format("{}: tokenizer model \"{}\" is not supported", where, from.model),
-                "\"gpt2\" (byte-level BPE) and \"llama\" (SentencePiece's BPE) are");
+  try {
+    return data_of_gguf(from);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", where, error.what()),
+                error.hint().empty() ? kGiveOwnTokenizer : error.hint());
   }
-  TokenizerData data = sentencepiece ? sentencepiece_data(from) : byte_level_data(from, where);
-  for (const std::string& merge : from.merges) data.merges.push_back(parse_merge(merge));
-  data.bos = narrow<int32_t>(from.bos_id);
-  data.eos = narrow<int32_t>(from.eos_id);
-  data.pad = narrow<int32_t>(from.pad_id);
-  if (from.unk_id >= 0 || !sentencepiece) data.unk = narrow<int32_t>(from.unk_id);
-  data.missing_id = data.unk;
-  data.add_bos = from.add_bos.value_or(data.bos >= 0 && adds_bos_by_default(from));
-  data.chat_template = from.chat_template;
-  data.tool_template = from.tool_template;
-  return data;
 }
 
 FoundTokenizer read_tokenizer(const fs::path& path) {

@@ -45,6 +45,9 @@ bool has_tokenizer(const std::filesystem::path& directory);
 // Throws Error(model).
 void apply_templates(TokenizerData& data, const std::filesystem::path& directory);
 
+// What to do about a tokenizer of a GGUF file that cannot be used.
+inline constexpr const char* kGiveOwnTokenizer = "give its own tokenizer: tokenizer=DIR";
+
 // `where` is for messages. Throws Error(model) for an unknown tokenizer model or pre-tokenizer.
 TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::string& where);
 

@@ -66,6 +66,9 @@ TEST(ChatFormat, IsTheModelsOwnUnlessNamed) {
                [&] { render_chat(refused, kTurns); });
   expect_error(ErrorKind::model, "set another with chat_template=: plain, chatml",
                [&] { render_chat(refused, kTurns); });
+  data.chat_template = std::string(5 << 20, 'x');
+  expect_error(ErrorKind::model, "the model's chat template of 5242880 bytes, more than",
+               [&] { render_chat(chat_format("auto", data, {}), kTurns); });
 }
 
 // The built-in ones leave out a BOS that there is not; an answer without an end would teach nobody
@@ -81,7 +84,7 @@ TEST(ChatFormat, BuiltInTemplatesDoWithoutBosButNotWithoutEos) {
     data.eos = -1;
     const ChatFormat without = chat_format(name, data, {});
     if (without.general.source.find("eos_token") == std::string::npos) continue;
-    expect_error(ErrorKind::model, "set eos_token in tokenizer_config.json",
+    expect_error(ErrorKind::model, "set eos_token in tokenizer_config.json, or give tokenizer=DIR",
                  [&] { render_chat(without, kTurns); });
   }
 }

@@ -81,7 +81,7 @@ TEST(GgufTokenizer, AddsBosByThePreTokenizerWhereTheFileDoesNotSay) {
   GgufTokenizerMetadata metadata = to_gguf_tokenizer(data);
   const auto adds = [&] { return gguf_tokenizer_data(metadata, "test").add_bos; };
   metadata.add_bos = std::nullopt;
-  for (const char* pre : {"llama-bpe", "llama3", "llama-v3", "tekken"}) {
+  for (const char* pre : {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}) {
     metadata.pre = pre;
     EXPECT_TRUE(adds()) << pre;
   }
@@ -141,6 +141,64 @@ TEST(GgufTokenizer, SaysWhichTextChanges) {
   TokenizerData composes = golden_data("smollm");
   composes.normalizer = {NormalizerStep{}};
   EXPECT_EQ(changed_in_gguf(composes, to_gguf_tokenizer(composes)), "cafe\u0301");
+  // By this one they are composed here, but not in llama.cpp.
+  composes.set_pre_tokenizer("qwen2");
+  EXPECT_EQ(to_gguf_tokenizer(composes).pre, "qwen2");
+  EXPECT_EQ(changed_in_gguf(composes, to_gguf_tokenizer(composes)), "cafe\u0301");
+}
+
+// Nothing is made of it here, but others heed it.
+TEST(GgufTokenizer, KeepsWhetherEosIsAdded) {
+  GgufTokenizerMetadata metadata = to_gguf_tokenizer(golden_data("smollm"));
+  EXPECT_EQ(metadata.add_eos, false);
+  for (const std::optional<bool> adds : {std::optional(true), std::optional<bool>()}) {
+    metadata.add_eos = adds;
+    EXPECT_EQ(to_gguf_tokenizer(gguf_tokenizer_data(metadata, "test")).add_eos,
+              adds.value_or(false));
+  }
+}
+
+TEST(GgufTokenizer, ARefusalNamesTheFileAndWhatToDo) {
+  const GgufTokenizerMetadata good = to_gguf_tokenizer(golden_data("smollm"));
+  const auto refusal = [&](const auto& change) {
+    GgufTokenizerMetadata metadata = good;
+    change(metadata);
+    return error_of(ErrorKind::model, [&] { gguf_tokenizer_data(metadata, "m.gguf"); });
+  };
+  using Metadata = GgufTokenizerMetadata;
+  EXPECT_EQ(refusal([](Metadata& to) { to.pre = "gpt-5"; }),
+            "m.gguf: unknown pre-tokenizer \"gpt-5\" | give its own tokenizer: tokenizer=DIR");
+  EXPECT_EQ(refusal([](Metadata& to) { to.token_types[0] = 0; }),
+            "m.gguf: a token is of unknown type 0 | give its own tokenizer: tokenizer=DIR");
+  EXPECT_EQ(refusal([](Metadata& to) { to.merges[0] = "one"; }),
+            "m.gguf: the merge \"one\" is not two tokens with a space between | give its own "
+            "tokenizer: tokenizer=DIR");
+  EXPECT_EQ(refusal([](Metadata& to) { to.model = "bert"; }),
+            "m.gguf: tokenizer model \"bert\" is not supported | \"gpt2\" (byte-level BPE) and "
+            "\"llama\" (SentencePiece's BPE) are");
+}
+
+// Words as Hugging Face's tokenizers cut them by these patterns, and llama.cpp by these names.
+TEST(GgufTokenizer, KnowsThePreTokenizersOfOtherLlamas) {
+  const auto is_like = [](const char* name, const char* other) {
+    const NamedPreTokenizer &one = named_pre_tokenizer(name), &two = named_pre_tokenizer(other);
+    return one.steps == two.steps && one.ignore_merges == two.ignore_merges;
+  };
+  EXPECT_TRUE(is_like("falcon3", "llama-bpe"));
+  EXPECT_TRUE(is_like("pixtral", "llama-bpe"));
+  EXPECT_TRUE(is_like("smaug-bpe", "dbrx"));
+  const auto words = [](const char* name) {
+    std::vector<std::string> out;
+    PreTokenizer(named_pre_tokenizer(name).steps)
+        .split("x = 12;\r\n\n  it's \u3000+\u4e2d\u6587",
+               [&](std::string_view word) { out.emplace_back(word); });
+    return out;
+  };
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(words("deepseek-coder"), (Words{"x", " = ", "1", "2", ";", "\r", "\n", "\n", " ", " it",
+                                            "'", "s", " ", "\u3000", "+", "\u4e2d\u6587"}));
+  EXPECT_EQ(words("seed-coder"), (Words{"x", " =", " ", "1", "2", ";", "\r\n\n", " ", " it", "'s",
+                                        " ", "\u3000", "+\u4e2d\u6587"}));
 }
 
 TEST(GgufTokenizer, RefusesAPreTokenizerWithoutAName) {

@@ -1,0 +1,78 @@
+// What a model keeps of itself in a GGUF file, and what is not copied into one.
+#include <cstring>
+
+#include "formats/gguf_llama.h"
+#include "tests/conversion/conversion.h"
+
+namespace jackscrew {
+namespace {
+
+using nlohmann::json;
+
+// Of config.json, generation_config.json and the tokenizer; llama.cpp stops at each of the three.
+TEST_F(SlowConversion, EveryEndTokenHasAPlaceInAGgufFile) {
+  json config = json::parse(tiny_.text("base/config.json"));
+  const auto exported = [&](const json& ends, const json& more_ends) {
+    config["eos_token_id"] = ends;
+    tiny_.file("base/config.json", config.dump());
+    tiny_.file("base/generation_config.json", json{{"eos_token_id", more_ends}}.dump());
+    const json said = answer(
+        fmt::format("export model={} output={} overwrite=true", path("base"), path("m.gguf")));
+    return said["notes"].dump();
+  };
+  const auto ids = [&] {
+    const GgufTokenizerMetadata written = gguf_tokenizer(GgufFile(path("m.gguf")));
+    return std::vector{written.eos_id, written.eom_id, written.eot_id};
+  };
+  using Ids = std::vector<int64_t>;
+  EXPECT_EQ(exported(257, 257), "[]");
+  EXPECT_EQ(ids(), (Ids{257, -1, -1}));
+  EXPECT_EQ(exported(65, 257), "[]");
+  EXPECT_EQ(ids(), (Ids{257, 65, -1}));
+  EXPECT_EQ(exported({257, 65}, {65, 66}), "[]");
+  EXPECT_EQ(ids(), (Ids{257, 65, 66}));
+  EXPECT_EQ(answer("inspect " + path("m.gguf"))["eos_token_ids"], (json{257, 66, 65}));
+  EXPECT_NE(exported({257, 65}, {65, 66, 67}).find("llama.cpp may go on after C"),
+            std::string::npos);
+  // Those of the model mean nothing in a tokenizer that was given.
+  answer(fmt::format("export model={0} tokenizer={0} output={1} overwrite=true", path("base"),
+                     path("m.gguf")));
+  EXPECT_EQ(ids(), (Ids{257, -1, -1}));
+}
+
+TEST_F(SlowConversion, EosBehindPromptsIsKeptAndTold) {
+  answer(fmt::format("export model={} output={}", path("base"), path("m.gguf")));
+  std::string bytes = read_text(path("m.gguf"));
+  const std::string key = "tokenizer.ggml.add_eos_token";
+  bytes.at(bytes.find(key) + key.size() + sizeof(uint32_t)) = 1;  // behind the value's type
+  tiny_.file("m.gguf", bytes);
+  const json said =
+      answer(fmt::format("export model={} output={}", path("m.gguf"), path("k.gguf")));
+  EXPECT_NE(said["notes"].dump().find("llama.cpp will put EOS behind every prompt"),
+            std::string::npos)
+      << said["notes"];
+  EXPECT_EQ(gguf_tokenizer(GgufFile(path("k.gguf"))).add_eos, true);
+}
+
+TEST_F(SlowConversion, BlocksThatAreNotFiniteAreNotCopied) {
+  const std::string model = "model=" + path("q.gguf"), to = " output=" + path("k.gguf");
+  answer(fmt::format("export model={} output={} storage=q8_0", path("base"), path("q.gguf")));
+  std::string bytes = read_text(path("q.gguf"));
+  const auto at = static_cast<size_t>(GgufFile(path("q.gguf")).find("blk.1.attn_q.weight")->offset);
+  constexpr uint16_t kNan = 0x7E00;  // as the scale of a block
+  std::memcpy(bytes.data() + at, &kNan, sizeof kNan);
+  tiny_.file("q.gguf", bytes);
+  expect_refusal("export storage=keep " + model + to, 6, {"has a value that is not finite"});
+  // Values beyond those of f16 are as good as others.
+  constexpr uint16_t kLarge = 0x7BFF;
+  std::memcpy(bytes.data() + at, &kLarge, sizeof kLarge);
+  tiny_.file("q.gguf", bytes);
+  answer("export storage=keep " + model + to);
+  const GgufFile written(path("k.gguf"));
+  EXPECT_EQ(std::memcmp(written.find("blk.1.attn_q.weight")->bytes.data(), bytes.data() + at,
+                        written.find("blk.1.attn_q.weight")->bytes.size()),
+            0);
+}
+
+}  // namespace
+}  // namespace jackscrew

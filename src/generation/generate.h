@@ -54,8 +54,8 @@ class Sampler {
   std::vector<Candidate> candidates_;  // keeps its capacity between draws
 };
 
-// The ids of a conversation up to where the next answer begins. Throws Error(usage) if there are
-// none.
+// The ids of a conversation up to where the next answer begins: one text, as transformers encodes
+// it, which is not cut where an earlier answer began. Throws Error(usage) if there are none.
 std::vector<int32_t> encode_conversation(const Tokenizer& tokenizer, const ChatFormat& format,
                                          std::span<const Message> messages);
 

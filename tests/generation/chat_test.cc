@@ -29,6 +29,17 @@ class ChatTest : public ::testing::Test {
     options_.end_tokens = {tokenizer_.eos()};
   }
 
+  int64_t prompt_tokens(const std::vector<Message>& messages) const {
+    return std::ssize(encode_conversation(tokenizer_, format_, messages));
+  }
+
+  // One exchange less would leave no room.
+  void expect_least_forgotten(const std::vector<Message>& messages, int64_t forgotten) const {
+    if (forgotten == 0) return;
+    const std::vector<Message> more(messages.begin() + 2 * (forgotten - 1), messages.end());
+    EXPECT_GT(prompt_tokens(more) + options_.max_new_tokens, kContext);
+  }
+
   // What a session that knows nothing of the turns before answers to them.
   std::vector<int32_t> fresh_answer(const std::vector<Message>& messages) {
     const auto ids = encode_segments(tokenizer_, render_chat(format_, messages, true).segments).ids;
@@ -89,6 +100,7 @@ TEST_F(ChatTest, TheOldestGoWhenTheContextIsFull) {
     const Chat::Answer answer = chat.say(message, [](const std::string&) {});
     EXPECT_LE(answer.prompt_tokens + static_cast<int64_t>(answer.generation.ids.size()), kContext);
     messages.push_back({"user", message});
+    expect_least_forgotten(messages, answer.forgotten);
     messages.erase(messages.begin(), messages.begin() + 2 * answer.forgotten);
     EXPECT_EQ(answer.generation.ids, fresh_answer(messages)) << turn;
     messages.push_back({"assistant", answer.text});
@@ -109,6 +121,34 @@ TEST_F(ChatTest, AnAnswerCanBeStopped) {
   Chat chat(*session_, tokenizer_, format_, "", options_, kContext);
   const Chat::Answer answer = chat.say("Hello", [](const std::string&) {});
   EXPECT_LE(answer.generation.ids.size(), 1u);
+}
+
+TEST_F(ChatTest, ALongMessageTakesThePlaceOfAsManyAsItMust) {
+  std::atomic<bool> stop{false};
+  options_.stop = &stop;
+  Chat chat(*session_, tokenizer_, format_, "", options_, kContext);
+  std::vector<Message> messages;
+  for (const std::string message : {"a", "b", "c", "d", "e", "f"}) {
+    const Chat::Answer answer = chat.say(message, [](const std::string&) {});
+    ASSERT_EQ(answer.forgotten, 0);
+    messages.push_back({"user", message});
+    messages.push_back({"assistant", answer.text});
+  }
+  const Message question = {"user", std::string(300, 'x')};
+  messages.push_back(question);
+  // Where it is stopped, nobody looks for how many that is, and none are forgotten.
+  stop.store(true);
+  const Chat::Answer stopped = chat.say(question.content, [](const std::string&) {});
+  EXPECT_EQ(stopped.prompt_tokens, prompt_tokens({question}));
+  EXPECT_EQ(stopped.forgotten, 0);
+  stop.store(false);
+  const Chat::Answer answer = chat.say(question.content, [](const std::string&) {});
+  EXPECT_GT(answer.forgotten, 1);
+  EXPECT_LT(answer.forgotten, 6);
+  expect_least_forgotten(messages, answer.forgotten);
+  messages.erase(messages.begin(), messages.begin() + 2 * answer.forgotten);
+  EXPECT_EQ(answer.prompt_tokens, prompt_tokens(messages));
+  EXPECT_EQ(answer.generation.ids, fresh_answer(messages));
 }
 
 // Between the pieces in which a long prompt is computed; what is done of it is known to the next.

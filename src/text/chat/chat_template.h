@@ -92,8 +92,8 @@ std::optional<std::chrono::year_month_day> parse_chat_date(std::string_view text
 jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day);
 
 // Renders a conversation. An assistant's answer and the token that ends it are trained, all else is
-// not. With `answer_follows` the text ends where an assistant's answer would begin. The template
-// sees `tools` under that name: a list, or none.
+// not. With `answer_follows` it is a prompt: the text ends where an assistant's answer would begin,
+// and none of it is trained. The template sees `tools` under that name: a list, or none.
 //
 // If the template has {% generation %}, what is written within is trained. Otherwise an answer is
 // found by rendering twice: once up to the message before it, with the generation prompt, and once

@@ -177,6 +177,37 @@ TEST_F(ChatTest, ALongPromptCanBeStopped) {
   EXPECT_EQ(whole.generation.ids, fresh_answer({{"user", message}}));
 }
 
+// Llama 2's tokens of words begin with a space, which is not the answer's own. The template puts
+// one there: if the answer kept its own, the next turn would read two, and know nothing of it.
+TEST_F(ChatTest, AnAnswerBeginsWithoutTheSpaceOfItsFirstToken) {
+  TokenizerData data;
+  data.spelling = Spelling::text;
+  data.leading_space = LeadingSpace::drop_one;
+  data.tokens = {"\u2581a", "\u2581b", "\u2581", "a", "b", "<s>", "</s>"};
+  data.kinds.assign(5, TokenKind::normal);
+  data.kinds.resize(7, TokenKind::special);
+  data.merges = {{"\u2581", "a"}, {"\u2581", "b"}};
+  data.normalizer = {{NormalizerStep::Kind::prepend, {}, "\u2581"},
+                     {NormalizerStep::Kind::replace, " ", "\u2581"}};
+  data.bos = 5;
+  data.eos = 6;
+  data.chat_template =
+      "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}"
+      "{% else %}{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}";
+  const Tokenizer tokenizer(std::move(data));
+  options_.vocab_size = 2;  // words alone are drawn
+  options_.end_tokens = {tokenizer.eos()};
+  const ChatFormat format = chat_format("auto", tokenizer.data(), {});
+  Chat chat(*session_, tokenizer, format, "", options_, kContext);
+  const Chat::Answer first = chat.say("a b", [](const std::string&) {});
+  ASSERT_EQ(std::ssize(first.generation.ids), options_.max_new_tokens);
+  EXPECT_EQ(first.text, tokenizer.decode(first.generation.ids, true));
+  EXPECT_EQ(first.text.front(), first.generation.ids.front() == 0 ? 'a' : 'b');
+  // All is known to the next turn but the last token, which had none after it.
+  const Chat::Answer second = chat.say("b", [](const std::string&) {});
+  EXPECT_EQ(second.cached, first.prompt_tokens + options_.max_new_tokens - 1);
+}
+
 TEST_F(ChatTest, WhatATemplateLeavesOutIsNoPrompt) {
   TokenizerData data = byte_tokenizer();
   data.add_bos = false;

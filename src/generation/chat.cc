@@ -24,6 +24,8 @@ SessionUse chat_use(int64_t context) {
   return {.training = false,
           .tokens = std::min(context, kPiece),
           .max_positions = context,
+          // All: whatever a prompt ends with, what is cached of it stays right for the next.
+          .later_positions = context,
           .kv_tokens = context,
           .logits_rows = 1,
           .remedy = "take a smaller context"};

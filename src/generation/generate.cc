@@ -170,6 +170,7 @@ SessionUse generation_use(int64_t prompt_tokens, int64_t max_new_tokens) {
   return {.training = false,
           .tokens = prompt_tokens,
           .max_positions = positions,
+          .later_positions = max_new_tokens,
           .kv_tokens = positions,
           .logits_rows = 1,
           .remedy = "take a smaller max_new_tokens or a shorter prompt"};

@@ -107,6 +107,7 @@ std::string fit_for_training(const Record& record, Example& example, const Datas
                              const std::string& place) {
   const std::string length = counted(std::ssize(example.ids), "token");
   const int64_t limit = options.sequence_len;
+  if (!example.train.empty()) example.train.front() = 0;  // nothing predicts the first token
   if (const auto* document = std::get_if<DocumentRecord>(&record)) {
     return fmt::format("{} in windows of {}; all but the first of each are trained on",
                        document->ends ? length : "tokens", limit);

@@ -91,7 +91,10 @@ int write_answer(const Recipe& given) {
   const SessionUse use = generation_use(prompt_tokens, options.max_new_tokens);
   const auto session = open_session(recipe, files, use, stderr_style(recipe.quiet));
 
-  StreamDecoder decoder(setup.tokenizer, true);
+  // A continuation that begins a new word begins with a space, which whoever joins it to the prompt
+  // needs. An answer is a text of its own, and has none, as in transformers.
+  const bool continues = continues_prompt(setup.format, recipe.system);
+  StreamDecoder decoder(setup.tokenizer, true, continues ? TextPlace::inside : TextPlace::begin);
   std::string text;
   const auto show = [&](const std::string& piece) {
     text += piece;

@@ -20,13 +20,19 @@ using Json = nlohmann::json;
 // For examples given as tokens, without a tokenizer.
 constexpr int64_t kAnyVocabulary = int64_t{1} << 31;
 
-// The bytes that an example's targets stand for.
+// The bytes of text that an example's targets stand for: without a space that the tokenizer has put
+// before it.
 int64_t target_bytes(const Example& example, const Tokenizer& tokenizer) {
   int64_t bytes = 0;
-  for (size_t i = 1; i < example.ids.size(); ++i) {
-    if (example.train[i] != 0 && tokenizer.kind(example.ids[i]) != TokenKind::special) {
-      bytes += static_cast<int64_t>(tokenizer.token_bytes(example.ids[i]).size());
+  bool first = true;
+  for (size_t i = 0; i < example.ids.size(); ++i) {
+    const int32_t id = example.ids[i];
+    if (tokenizer.kind(id) == TokenKind::special) continue;
+    if (i > 0 && example.train[i] != 0) {
+      bytes += first ? std::ssize(tokenizer.first_token_bytes(id))
+                     : std::ssize(tokenizer.token_bytes(id));
     }
+    first = false;
   }
   return bytes;
 }

@@ -1,6 +1,8 @@
 #include "generation/chat.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -22,6 +24,8 @@ SessionUse chat_use(int64_t context) {
   return {.training = false,
           .tokens = std::min(context, kPiece),
           .max_positions = context,
+          // All: whatever a prompt ends with, what is cached of it stays right for the next.
+          .later_positions = context,
           .kv_tokens = context,
           .logits_rows = 1,
           .remedy = "take a smaller context"};
@@ -61,19 +65,35 @@ void Chat::refuse(int64_t tokens, int64_t wanted) const {
               hint);
 }
 
-// Encodes the conversation into prompt_, dropping the oldest exchanges until it fits.
+// Encodes the conversation into prompt_, without as many of the oldest exchanges as it takes to
+// fit; more of them where it is stopped, for then nobody answers it.
 void Chat::make_room(Answer& answer) {
   const int64_t wanted = std::min(options_.max_new_tokens, context_ / kShareOfAnswer);
-  const size_t first = system_.empty() ? 0 : 1;
-  while (true) {
-    prompt_ = encode_conversation(tokenizer_, format_, messages_);
-    const auto tokens = static_cast<int64_t>(prompt_.size());
-    if (tokens + wanted <= context_) return;
-    if (messages_.size() <= first + 1) refuse(tokens, wanted);
-    const auto oldest = messages_.begin() + static_cast<std::ptrdiff_t>(first);
-    messages_.erase(oldest, oldest + 2);
-    ++answer.forgotten;
+  const auto oldest = messages_.begin() + (system_.empty() ? 0 : 1);
+  const auto encode_without = [&](std::ptrdiff_t exchanges) {
+    std::vector<Message> kept(messages_.begin(), oldest);
+    kept.insert(kept.end(), oldest + 2 * exchanges, messages_.end());
+    prompt_ = encode_conversation(tokenizer_, format_, kept);
+  };
+  const auto fits = [&] { return std::ssize(prompt_) + wanted <= context_; };
+  encode_without(0);
+  if (fits()) return;
+  std::ptrdiff_t too_few = 0;
+  std::ptrdiff_t enough = (messages_.end() - oldest) / 2;  // all but the newest message
+  encode_without(enough);
+  if (!fits()) refuse(std::ssize(prompt_), wanted);
+  while (enough - too_few > 1 && !is_stopped()) {
+    const std::ptrdiff_t middle = std::midpoint(too_few, enough);
+    encode_without(middle);
+    (fits() ? enough : too_few) = middle;
   }
+  encode_without(enough);
+  messages_.erase(oldest, oldest + 2 * enough);
+  answer.forgotten = enough;
+}
+
+bool Chat::is_stopped() const {
+  return options_.stop != nullptr && options_.stop->load();
 }
 
 Chat::Answer Chat::say(const std::string& message,
@@ -103,10 +123,10 @@ Chat::Answer Chat::say(const std::string& message,
       generate(session_, prompt_, options, [&](int32_t id) { show(decoder.push(id)); });
   show(decoder.finish());
   answer.computed = std::min(session_.cached_tokens(), answer.prompt_tokens) - answer.cached;
-  // Where it was stopped before an answer began, nothing was said.
-  const bool stopped = options.stop != nullptr && options.stop->load();
-  if (stopped && answer.generation.ids.empty()) {
+  // Where it was stopped before an answer began, nothing was said, and nothing is forgotten.
+  if (is_stopped() && answer.generation.ids.empty()) {
     messages_ = before;
+    answer.forgotten = 0;
   } else {
     messages_.push_back({"assistant", answer.text});
   }

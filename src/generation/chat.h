@@ -37,6 +37,7 @@ class Chat {
 
  private:
   void make_room(Answer& answer);
+  bool is_stopped() const;
   [[noreturn]] void refuse(int64_t tokens, int64_t wanted) const;
 
   Session& session_;

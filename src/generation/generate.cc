@@ -122,9 +122,13 @@ std::vector<int32_t> encode_conversation(const Tokenizer& tokenizer, const ChatF
   return not_empty(encode_segments(tokenizer, render_chat(format, messages, true).segments).ids);
 }
 
+bool continues_prompt(const ChatFormat& format, const std::string& system) {
+  return format.is_plain() && system.empty();
+}
+
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat& format,
                                    const std::string& system, const std::string& prompt) {
-  if (format.is_plain() && system.empty()) {
+  if (continues_prompt(format, system)) {
     // Special tokens spelled out in the prompt count as special, as in a text record.
     std::vector<int32_t> ids = tokenizer.encode(prompt, true);
     const bool has_bos = !ids.empty() && ids.front() == tokenizer.bos();
@@ -166,6 +170,7 @@ SessionUse generation_use(int64_t prompt_tokens, int64_t max_new_tokens) {
   return {.training = false,
           .tokens = prompt_tokens,
           .max_positions = positions,
+          .later_positions = max_new_tokens,
           .kv_tokens = positions,
           .logits_rows = 1,
           .remedy = "take a smaller max_new_tokens or a shorter prompt"};

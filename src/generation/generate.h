@@ -54,14 +54,18 @@ class Sampler {
   std::vector<Candidate> candidates_;  // keeps its capacity between draws
 };
 
-// The ids of a conversation up to where the next answer begins. Throws Error(usage) if there are
-// none.
+// The ids of a conversation up to where the next answer begins: one text, as transformers encodes
+// it, which is not cut where an earlier answer began. Throws Error(usage) if there are none.
 std::vector<int32_t> encode_conversation(const Tokenizer& tokenizer, const ChatFormat& format,
                                          std::span<const Message> messages);
 
+// Whether a prompt is a text to be continued: in the plain format, where no system message stands
+// before it. Else it is a user's message to be answered.
+bool continues_prompt(const ChatFormat& format, const std::string& system);
+
 // The ids given to a model: the prompt as a user's message, after a system message unless that is
-// empty, up to where the answer begins. In the plain format, the text itself, to be continued.
-// Throws Error(usage) when that is empty.
+// empty, up to where the answer begins; or the text itself, where it is to be continued. Throws
+// Error(usage) when that is empty.
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat& format,
                                    const std::string& system, const std::string& prompt);
 

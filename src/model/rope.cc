@@ -93,9 +93,11 @@ std::vector<float> rope_frequencies(const ModelConfig& config, int64_t max_posit
   return frequencies;
 }
 
-RopeTable make_rope_table(const ModelConfig& config, int64_t max_positions, Memory& memory,
-                          Ops& ops) {
-  const std::vector<float> frequencies = rope_frequencies(config, max_positions);
+RopeTable make_rope_table(const ModelConfig& config, int64_t max_positions, int64_t later_positions,
+                          Memory& memory, Ops& ops) {
+  const int64_t first_later = max_positions - later_positions;
+  const bool dynamic = config.rope_scaling.kind == RopeScaling::Kind::dynamic;
+  std::vector<float> frequencies = rope_frequencies(config, first_later);
   const auto half = static_cast<int64_t>(frequencies.size());
   RopeTable table{OwnedTensor(memory, Purpose::workspace, DType::f32, {max_positions, half}),
                   OwnedTensor(memory, Purpose::workspace, DType::f32, {max_positions, half})};
@@ -110,6 +112,7 @@ RopeTable make_rope_table(const ModelConfig& config, int64_t max_positions, Memo
     cosine.clear();
     sine.clear();
     for (int64_t position = begin; position < end; ++position) {
+      if (dynamic && position >= first_later) frequencies = rope_frequencies(config, position + 1);
       for (const float frequency : frequencies) {
         const auto angle = static_cast<double>(static_cast<float>(position) * frequency);
         cosine.push_back(scale * static_cast<float>(std::cos(angle)));

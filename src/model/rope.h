@@ -21,12 +21,14 @@ std::vector<float> rope_frequencies(const ModelConfig& config, int64_t max_posit
 double llama3_kept_share(double frequency, const RopeScaling& scaling);
 
 // cos and sin of position * frequency for positions [0, max_positions), times the scaling's
-// attention_factor.
+// attention_factor. The last `later_positions` of them are those of tokens that are added to a
+// sequence one by one. With dynamic scaling each of these has the frequencies for the sequence that
+// ends with it, as in transformers; the positions before, those for their own sequence.
 struct RopeTable {
   OwnedTensor cosine;  // f32 [max_positions, head_dim / 2]
   OwnedTensor sine;    // f32 [max_positions, head_dim / 2]
 };
-RopeTable make_rope_table(const ModelConfig& config, int64_t max_positions, Memory& memory,
-                          Ops& ops);
+RopeTable make_rope_table(const ModelConfig& config, int64_t max_positions, int64_t later_positions,
+                          Memory& memory, Ops& ops);
 
 }  // namespace jackscrew

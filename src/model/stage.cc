@@ -88,7 +88,8 @@ Stage::Stage(const ModelConfig& config, const StageSpec& spec, const StageBuild&
     : config_(config),
       spec_(spec),
       types_(ActivationTypes::of(build.arithmetic, build.slots.ops)),
-      rope_(make_rope_table(config, build.max_positions, build.slots.memory, build.slots.ops)) {
+      rope_(make_rope_table(config, build.max_positions, build.later_positions, build.slots.memory,
+                            build.slots.ops)) {
   for (const WeightSpec& weight : weights_of(config_, spec)) {
     parameters_.push_back(make_parameter(build, weight));
   }

@@ -31,7 +31,8 @@ struct StageBuild {
   std::function<FormatPointer(const WeightSpec&)> format;
   // Fills a new weight, before its slot is made: from a file, at random, or (planning) not at all.
   std::function<void(Weight&)> fill;
-  int64_t max_positions = 0;  // the most positions of any sequence in this run
+  int64_t max_positions = 0;    // the most positions of any sequence in this run
+  int64_t later_positions = 0;  // see RopeTable
   // Returns the bytes of a weight of that format if it is to be read in its file's map: such a
   // weight takes no memory and is not filled. An empty function: no weight is mapped.
   std::function<std::optional<Tensor>(const WeightSpec&, const Format&)> mapped = {};

@@ -295,7 +295,8 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
                    *arithmetic_,
                    [&](const WeightSpec& weight) { return loader.format(weight); },
                    [&](Weight& weight) { loader.fill(weight); },
-                   use_.max_positions};
+                   use_.max_positions,
+                   use_.later_positions};
   if (maps_weights(recipe, use_.training, *device_)) {
     source_ = files.source;
     build.mapped = [&](const WeightSpec& weight, const Format& format) {

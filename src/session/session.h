@@ -32,8 +32,10 @@ struct SessionUse {
   bool training = false;
   int64_t tokens = 0;         // most tokens of a micro-batch
   int64_t max_positions = 0;  // most positions of a sequence
-  int64_t kv_tokens = 0;      // capacity of the KV cache; 0: none, or as answer_tokens() says
-  int64_t logits_rows = 0;    // rows of logits asked for at once; 0: none
+  // Of these, the last ones, of tokens that are added to a sequence one by one (model/rope.h).
+  int64_t later_positions = 0;
+  int64_t kv_tokens = 0;    // capacity of the KV cache; 0: none, or as answer_tokens() says
+  int64_t logits_rows = 0;  // rows of logits asked for at once; 0: none
   Place place = {};
   bool compares = false;  // texts under two models, as they are stored
   // What takes less memory, for hints, unless it trains.

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "formats/safetensors.h"
 #include "tests/cli/expect_refused.h"
@@ -91,6 +92,29 @@ TEST(Generate, SaysNoRateOfASingleToken) {
   EXPECT_EQ(said.find("tok/s", answer), std::string::npos) << said;
   EXPECT_TRUE(nlohmann::json::parse(run(command + " json=true quiet=true").out)["tokens_per_second"]
                   .is_null());
+}
+
+// With a tokenizer whose words begin with spaces, as Llama 2's. A continuation is to be joined to
+// its prompt.
+TEST(Generate, AnAnswerBeginsWithoutASpaceAndAContinuationWithIt) {
+  const TinyRun tiny("first_space");
+  auto words = nlohmann::json::parse(
+      read_text(fs::path(kTestData) / "text" / "data" / "llama2_tokenizer.json"));
+  nlohmann::json vocabulary = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}, {"\u2581", 3}};
+  for (int id = 4; id < 260; ++id) vocabulary[fmt::format("\u2581w{}", id)] = id;
+  words["model"]["vocab"] = vocabulary;
+  words["model"]["merges"] = nlohmann::json::array();
+  words["model"]["byte_fallback"] = false;
+  words["added_tokens"].erase(3);  // <tool>
+  const std::string command =
+      "generate --json --quiet prompt=w max_new_tokens=3 init=random threads=1 model=" +
+      tiny.config() + " tokenizer=" + tiny.file("tokenizer.json", words.dump());
+  const auto text = [&](const std::string& more) {
+    return nlohmann::json::parse(run(command + more).out)["text"].get<std::string>();
+  };
+  EXPECT_TRUE(text("").starts_with(" w")) << text("");
+  EXPECT_TRUE(text(" chat_template=chatml").starts_with("w")) << text(" chat_template=chatml");
+  EXPECT_TRUE(text(" system=w").starts_with("w")) << text(" system=w");
 }
 
 // Fewer tokens at a time than where there is room.

@@ -189,11 +189,11 @@ TEST(Data, PreviewCutsAndLeavesOut) {
                                   data +
                                   ":2: 18 tokens, cut to 8, skipped: nothing to train on\n"
                                   "<s>a long \n\n" +
-                                  data + ":3: 6 tokens, 5 trained on\n[[<s>text</s>]]\n\n");
+                                  data + ":3: 6 tokens, 5 trained on\n<s>[[text</s>]]\n\n");
   EXPECT_EQ(run(command + "excess_length_strategy=drop").out,
             data + ":1: 11 tokens, skipped: longer than 8\n<s>askanswer</s>\n\n" + data +
                 ":2: 18 tokens, skipped: longer than 8\n<s>a long oneanswer</s>\n\n" + data +
-                ":3: 6 tokens, 5 trained on\n[[<s>text</s>]]\n\n");
+                ":3: 6 tokens, 5 trained on\n<s>[[text</s>]]\n\n");
   const Outcome refused = run(command + "excess_length_strategy=error 2>&1");
   EXPECT_EQ(refused.exit_code, 4);
   EXPECT_NE(refused.out.find(data + ":1: 11 tokens, and sequence_len is 8"), std::string::npos)
@@ -204,7 +204,7 @@ TEST(Data, PreviewCutsAndLeavesOut) {
           .out,
       document +
           ": 11 tokens in windows of 8; all but the first of each are trained on\n"
-          "[[<s>0123456789]]\n\n");
+          "<s>[[0123456789]]\n\n");
 }
 
 TEST(Data, PreviewWithoutAModelShowsRecords) {

@@ -122,6 +122,27 @@ TEST_F(DatasetTest, TextRecordsGetBosAndEosOnce) {
   EXPECT_EQ(data.example(0).target_count(), static_cast<int64_t>(data.example(0).ids.size()) - 1);
 }
 
+// Llama 2's tokenizer puts a space before a text, which is no byte of it.
+TEST_F(DatasetTest, CountsTheBytesOfTexts) {
+  TokenizerData llama2 = golden_data("llama2");
+  llama2.bos = 1;
+  llama2.eos = 2;
+  llama2.add_bos = true;
+  const Tokenizer tokenizer(std::move(llama2));
+  const auto bytes = [&](const std::string& name, const std::string& text, int64_t window) {
+    return Dataset::read(write(name, text), tokenizer, options(window)).stats().trained_bytes;
+  };
+  EXPECT_EQ(bytes("a.jsonl", "{\"text\": \"Hi\"}\n{\"text\": \" Paris\"}\n", 100), 2 + 6);
+  const std::string text = "A jack lifts and lifts what has been lifted";
+  EXPECT_EQ(bytes("a.txt", text, 100), std::ssize(text));
+  // The first token of a window is no target, its second no beginning of a text.
+  const Ids ids = tokenizer.encode(text, true);
+  ASSERT_GT(ids.size(), 8u);
+  int64_t expected = std::ssize(text);
+  for (size_t i = 3; i < ids.size(); i += 4) expected -= std::ssize(tokenizer.token_bytes(ids[i]));
+  EXPECT_EQ(bytes("b.txt", text, 4), expected);
+}
+
 // A text in parts is the text as one, wherever a line ends.
 TEST_F(DatasetTest, TextIsReadInPartsThatDoNotShow) {
   std::string text;

@@ -29,6 +29,17 @@ class ChatTest : public ::testing::Test {
     options_.end_tokens = {tokenizer_.eos()};
   }
 
+  int64_t prompt_tokens(const std::vector<Message>& messages) const {
+    return std::ssize(encode_conversation(tokenizer_, format_, messages));
+  }
+
+  // One exchange less would leave no room.
+  void expect_least_forgotten(const std::vector<Message>& messages, int64_t forgotten) const {
+    if (forgotten == 0) return;
+    const std::vector<Message> more(messages.begin() + 2 * (forgotten - 1), messages.end());
+    EXPECT_GT(prompt_tokens(more) + options_.max_new_tokens, kContext);
+  }
+
   // What a session that knows nothing of the turns before answers to them.
   std::vector<int32_t> fresh_answer(const std::vector<Message>& messages) {
     const auto ids = encode_segments(tokenizer_, render_chat(format_, messages, true).segments).ids;
@@ -89,6 +100,7 @@ TEST_F(ChatTest, TheOldestGoWhenTheContextIsFull) {
     const Chat::Answer answer = chat.say(message, [](const std::string&) {});
     EXPECT_LE(answer.prompt_tokens + static_cast<int64_t>(answer.generation.ids.size()), kContext);
     messages.push_back({"user", message});
+    expect_least_forgotten(messages, answer.forgotten);
     messages.erase(messages.begin(), messages.begin() + 2 * answer.forgotten);
     EXPECT_EQ(answer.generation.ids, fresh_answer(messages)) << turn;
     messages.push_back({"assistant", answer.text});
@@ -109,6 +121,34 @@ TEST_F(ChatTest, AnAnswerCanBeStopped) {
   Chat chat(*session_, tokenizer_, format_, "", options_, kContext);
   const Chat::Answer answer = chat.say("Hello", [](const std::string&) {});
   EXPECT_LE(answer.generation.ids.size(), 1u);
+}
+
+TEST_F(ChatTest, ALongMessageTakesThePlaceOfAsManyAsItMust) {
+  std::atomic<bool> stop{false};
+  options_.stop = &stop;
+  Chat chat(*session_, tokenizer_, format_, "", options_, kContext);
+  std::vector<Message> messages;
+  for (const std::string message : {"a", "b", "c", "d", "e", "f"}) {
+    const Chat::Answer answer = chat.say(message, [](const std::string&) {});
+    ASSERT_EQ(answer.forgotten, 0);
+    messages.push_back({"user", message});
+    messages.push_back({"assistant", answer.text});
+  }
+  const Message question = {"user", std::string(300, 'x')};
+  messages.push_back(question);
+  // Where it is stopped, nobody looks for how many that is, and none are forgotten.
+  stop.store(true);
+  const Chat::Answer stopped = chat.say(question.content, [](const std::string&) {});
+  EXPECT_EQ(stopped.prompt_tokens, prompt_tokens({question}));
+  EXPECT_EQ(stopped.forgotten, 0);
+  stop.store(false);
+  const Chat::Answer answer = chat.say(question.content, [](const std::string&) {});
+  EXPECT_GT(answer.forgotten, 1);
+  EXPECT_LT(answer.forgotten, 6);
+  expect_least_forgotten(messages, answer.forgotten);
+  messages.erase(messages.begin(), messages.begin() + 2 * answer.forgotten);
+  EXPECT_EQ(answer.prompt_tokens, prompt_tokens(messages));
+  EXPECT_EQ(answer.generation.ids, fresh_answer(messages));
 }
 
 // Between the pieces in which a long prompt is computed; what is done of it is known to the next.
@@ -135,6 +175,37 @@ TEST_F(ChatTest, ALongPromptCanBeStopped) {
   EXPECT_EQ(whole.cached, piece);
   EXPECT_EQ(whole.computed, whole.prompt_tokens - piece);
   EXPECT_EQ(whole.generation.ids, fresh_answer({{"user", message}}));
+}
+
+// Llama 2's tokens of words begin with a space, which is not the answer's own. The template puts
+// one there: if the answer kept its own, the next turn would read two, and know nothing of it.
+TEST_F(ChatTest, AnAnswerBeginsWithoutTheSpaceOfItsFirstToken) {
+  TokenizerData data;
+  data.spelling = Spelling::text;
+  data.leading_space = LeadingSpace::drop_one;
+  data.tokens = {"\u2581a", "\u2581b", "\u2581", "a", "b", "<s>", "</s>"};
+  data.kinds.assign(5, TokenKind::normal);
+  data.kinds.resize(7, TokenKind::special);
+  data.merges = {{"\u2581", "a"}, {"\u2581", "b"}};
+  data.normalizer = {{NormalizerStep::Kind::prepend, {}, "\u2581"},
+                     {NormalizerStep::Kind::replace, " ", "\u2581"}};
+  data.bos = 5;
+  data.eos = 6;
+  data.chat_template =
+      "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}"
+      "{% else %}{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}";
+  const Tokenizer tokenizer(std::move(data));
+  options_.vocab_size = 2;  // words alone are drawn
+  options_.end_tokens = {tokenizer.eos()};
+  const ChatFormat format = chat_format("auto", tokenizer.data(), {});
+  Chat chat(*session_, tokenizer, format, "", options_, kContext);
+  const Chat::Answer first = chat.say("a b", [](const std::string&) {});
+  ASSERT_EQ(std::ssize(first.generation.ids), options_.max_new_tokens);
+  EXPECT_EQ(first.text, tokenizer.decode(first.generation.ids, true));
+  EXPECT_EQ(first.text.front(), first.generation.ids.front() == 0 ? 'a' : 'b');
+  // All is known to the next turn but the last token, which had none after it.
+  const Chat::Answer second = chat.say("b", [](const std::string&) {});
+  EXPECT_EQ(second.cached, first.prompt_tokens + options_.max_new_tokens - 1);
 }
 
 TEST_F(ChatTest, WhatATemplateLeavesOutIsNoPrompt) {

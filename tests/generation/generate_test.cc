@@ -7,6 +7,7 @@
 #include <set>
 
 #include "formats/peft.h"
+#include "generation/chat.h"
 #include "session/adapter.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
@@ -132,6 +133,31 @@ INSTANTIATE_TEST_SUITE_P(Models, CacheTest,
                          ::testing::Values("gqa_tied", "mha_untied", "gqa_tied_rope_llama3", "odd",
                                            "mistral", "qwen2_yarn", "qwen3"),
                          [](const auto& test) { return std::string(test.param); });
+
+// With dynamic rope scaling the angles depend on the length of the text, not on the room for more.
+// The ids are transformers' with its own cache, in double precision, on both sides of the 24
+// positions of the model.
+TEST(Generation, DynamicRopeFollowsTheText) {
+  const ModelFiles files = open_model(golden_path("rope_dynamic").string());
+  const auto answer = [&](int64_t tokens, int64_t count, const SessionUse& use) {
+    std::vector<int32_t> prompt;
+    for (int32_t i = 0; i < tokens; ++i) prompt.push_back((7 * i + 3) % 61);
+    const auto session = make_session(make_recipe({"method=full"}), files, use);
+    const GenerationOptions options{
+        .sampling = {}, .max_new_tokens = count, .end_tokens = {}, .vocab_size = 61};
+    return generate(*session, prompt, options, [](int32_t) {}).ids;
+  };
+  const std::vector<int32_t> of_20 = {52, 34, 49, 15, 11, 7, 48, 37, 20, 7, 48, 7};
+  const std::vector<int32_t> of_30 = {37, 20, 23, 11, 55, 2, 15, 7, 7, 48, 7, 20};
+  EXPECT_EQ(answer(20, 12, generation_use(20, 12)), of_20);
+  EXPECT_EQ(answer(20, 12, generation_use(20, 28)), of_20);
+  EXPECT_EQ(answer(30, 12, generation_use(30, 12)), of_30);
+  // In a conversation every position has its own, for what is cached to stay right: the same as
+  // those of a prompt that is no longer than the model's positions.
+  EXPECT_EQ(answer(20, 12, chat_use(32)), of_20);
+  EXPECT_EQ(answer(20, 12, chat_use(48)), of_20);
+  EXPECT_EQ(answer(30, 12, chat_use(42)), answer(30, 12, chat_use(48)));
+}
 
 // A prompt that is read in pieces needs the most scratch memory at its end, where all keys before
 // it are attended to.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -85,7 +86,7 @@ TEST(RopeTest, TableHoldsCosineAndSineOfEveryPosition) {
   const ModelConfig config = config_of(16, 10000.0);
   const auto ops = make_test_ops();
   Memory memory("host", make_host_backing(), 0);
-  const RopeTable table = make_rope_table(config, 2500, memory, *ops);
+  const RopeTable table = make_rope_table(config, 2500, 0, memory, *ops);
   const auto frequencies = rope_frequencies(config, 2500);
   ASSERT_EQ(table.cosine.view().rows(), 2500);
   for (int64_t position = 0; position < 2500; ++position) {
@@ -98,6 +99,35 @@ TEST(RopeTest, TableHoldsCosineAndSineOfEveryPosition) {
                   tolerance);
       EXPECT_NEAR(static_cast<double>(table.sine.view().data<float>()[at]), std::sin(angle),
                   tolerance);
+    }
+  }
+}
+
+// _compute_dynamic_ntk_parameters of transformers: a sequence has the frequencies of its length, a
+// token that is added to it those of the length with it, none those of less than the model's own.
+TEST(RopeTest, DynamicScalingFollowsTheLengthOfTheSequence) {
+  ModelConfig config = config_of(8, 200.0);
+  config.max_position_embeddings = 24;
+  config.rope_scaling.kind = RopeScaling::Kind::dynamic;
+  config.rope_scaling.factor = 2.0;
+  const auto ops = make_test_ops();
+  Memory memory("host", make_host_backing(), 0);
+  for (const int64_t sequence : {0, 20, 30, 40}) {
+    const RopeTable table = make_rope_table(config, 40, 40 - sequence, memory, *ops);
+    for (int64_t position = 0; position < 40; ++position) {
+      const int64_t length = std::max({int64_t{24}, sequence, position + 1});
+      const double base =
+          200.0 * std::pow(2.0 * static_cast<double>(length) / 24.0 - 1.0, 8.0 / 6.0);
+      for (int64_t pair = 0; pair < 4; ++pair) {
+        const double angle =
+            static_cast<double>(position) * std::pow(base, -static_cast<double>(pair) / 4.0);
+        const auto at = static_cast<size_t>(position * 4 + pair);
+        const double tolerance = 0x1p-22 * (1.0 + angle);
+        EXPECT_NEAR(static_cast<double>(table.cosine.view().data<float>()[at]), std::cos(angle),
+                    tolerance);
+        EXPECT_NEAR(static_cast<double>(table.sine.view().data<float>()[at]), std::sin(angle),
+                    tolerance);
+      }
     }
   }
 }

@@ -74,7 +74,11 @@ Error no_end_token() {
 }
 
 std::vector<Segment> render_plain(std::string_view eos_token, std::span<const Message> messages,
+<<<<<<< HEAD
                                   const Value& tools, const jinja::Variables& variables) {
+=======
+                                  bool answer_follows, const Value& tools) {
+>>>>>>> m4
   if (tools.truth() || std::ranges::any_of(messages, has_calls)) {
     throw Error(ErrorKind::data, "the plain format does not support tools and tool calls",
                 "a model's own template may support them; the built-in ones leave them out");
@@ -94,8 +98,9 @@ std::vector<Segment> render_plain(std::string_view eos_token, std::span<const Me
     if (eos_token.empty()) {
       throw no_end_token();
     }
-    add(segments, message.content, message.trained, false);
-    add(segments, eos_token, message.trained, true);
+    const bool trained = message.trained && !answer_follows;
+    add(segments, message.content, trained, false);
+    add(segments, eos_token, trained, true);
   }
   return segments;
 }
@@ -147,11 +152,8 @@ class Renderer {
     const Text text = first(messages_.size(), answer_follows_);
     std::vector<uint8_t> trained(text.size(), 0);
     RenderedChat chat;
-    if (jinja_.has_generation()) {
-      chat.untrainable = train_generated(text, trained);
-    } else {
-      train_answers(text, trained, chat);
-    }
+    // A prompt is not trained, and finding an answer takes two renderings.
+    if (!answer_follows_) mark_trained(text, trained, chat);
     chat.unused_tools = (tools_.truth() && !jinja_.mentions("tools")) ||
                         (std::ranges::any_of(messages_, has_calls) && !jinja_.mentions(kCalls));
     note_unwritten(
@@ -232,8 +234,8 @@ class Renderer {
   // The span of an answer and its end token in `text`; nullopt where it cannot be determined.
   std::optional<Span> locate(size_t answer, const Text& text) const {
     // Most conversations end with the answer: then `text` itself is that rendering.
-    const bool ends_so = answer + 1 == messages_.size() && !answer_follows_;
-    const std::optional<Text> through = ends_so ? text : try_first(answer + 1, false);
+    const bool is_last = answer + 1 == messages_.size();
+    const std::optional<Text> through = is_last ? text : try_first(answer + 1, false);
     if (!through || !text.view().starts_with(through->view())) return std::nullopt;
     std::optional<Span> span = span_in(*through, answer);
     if (!span) return std::nullopt;
@@ -252,6 +254,14 @@ class Renderer {
     const auto is_question = [](const Message& message) { return message.role == "user"; };
     return (own == nullptr || !own->truth()) && jinja_.mentions(kThoughts[0]) &&
            std::ranges::none_of(messages_.subspan(answer), is_question);
+  }
+
+  void mark_trained(const Text& text, std::vector<uint8_t>& trained, RenderedChat& chat) const {
+    if (jinja_.has_generation()) {
+      chat.untrainable = train_generated(text, trained);
+    } else {
+      train_answers(text, trained, chat);
+    }
   }
 
   void train_answers(const Text& text, std::vector<uint8_t>& trained, RenderedChat& chat) const {
@@ -467,7 +477,11 @@ RenderedChat render_chat(const ChatFormat& format, std::span<const Message> mess
   const ChatTemplate& chat = own ? format.tools : format.general;
   if (chat.refusal) throw Error(*chat.refusal);
   if (chat.is_none()) {
+<<<<<<< HEAD
     RenderedChat plain{render_plain(format.eos_token, messages, tools, variables)};
+=======
+    RenderedChat plain{render_plain(format.eos_token, messages, answer_follows, tools)};
+>>>>>>> m4
     note_unwritten(
         messages, [](std::string_view) { return false; }, plain);
     return plain;

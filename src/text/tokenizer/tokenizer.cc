@@ -337,19 +337,26 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special,
   std::string text;
   bool first = place == TextPlace::begin;
   for (const int32_t id : ids) {
-    const std::string& bytes = token_bytes(id);
     if (skip_special && kind(id) == TokenKind::special) continue;
-    const std::string& token = data_.tokens[static_cast<size_t>(id)];
-    const bool marked = token.find(kSpaceMark) != std::string::npos;
-    const bool bare = first && marked && data_.leading_space == LeadingSpace::drop_first_token;
-    text += bare ? without_marks(token, "") : bytes;
+    text += first ? first_token_bytes(id) : token_bytes(id);
     first = false;
   }
-  if (place == TextPlace::begin && data_.leading_space == LeadingSpace::drop_one &&
-      text.starts_with(' ')) {
-    text.erase(0, 1);
-  }
   return text;
+}
+
+std::string Tokenizer::first_token_bytes(int32_t id) const {
+  const std::string& bytes = token_bytes(id);
+  switch (data_.leading_space) {
+    case LeadingSpace::keep:
+      return bytes;
+    case LeadingSpace::drop_one:
+      return bytes.starts_with(' ') ? bytes.substr(1) : bytes;
+    case LeadingSpace::drop_first_token:
+      break;
+  }
+  const std::string& token = data_.tokens[static_cast<size_t>(id)];
+  const bool is_marked = token.find(kSpaceMark) != std::string::npos;
+  return is_marked ? without_marks(token, "") : bytes;
 }
 
 const std::string& Tokenizer::token_bytes(int32_t id) const {
@@ -376,9 +383,9 @@ std::optional<Tokenizer::SpecialPlace> Tokenizer::next_special(std::string_view 
 }
 
 std::string StreamDecoder::push(int32_t id) {
-  const std::string& bytes = tokenizer_->token_bytes(id);
   if (skip_special_ && tokenizer_->kind(id) == TokenKind::special) return {};
-  held_ += bytes;
+  held_ += first_ ? tokenizer_->first_token_bytes(id) : tokenizer_->token_bytes(id);
+  first_ = false;
   std::string text;
   size_t position = 0;
   while (position < held_.size()) {

@@ -115,6 +115,8 @@ class Tokenizer {
 
   // The bytes that one token stands for. Throws Error(data) when `id` is out of range.
   const std::string& token_bytes(int32_t id) const;
+  // Those of the token that begins a text: without what LeadingSpace takes from it.
+  std::string first_token_bytes(int32_t id) const;
   TokenKind kind(int32_t id) const;
   // Whether a byte that is no part of a character has a token of its own.
   bool has_byte(uint8_t byte) const { return merger_.has_byte(byte); }
@@ -167,22 +169,24 @@ class Tokenizer {
   Literals normalized_literals_;
 };
 
-// Turns a stream of ids into text that is always valid UTF-8: bytes are held back until their
-// character is complete, and bytes that can no longer become one are replaced by U+FFFD.
+// Turns a stream of ids into the text that Tokenizer::decode() makes of them all, but always valid
+// UTF-8: bytes are held back until their character is complete, and bytes that can no longer become
+// one are replaced by U+FFFD.
 class StreamDecoder {
  public:
   // `tokenizer` must outlive the decoder.
-  StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
-      : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+  StreamDecoder(const Tokenizer& tokenizer, bool skip_special, TextPlace place = TextPlace::begin)
+      : tokenizer_(&tokenizer), skip_special_(skip_special), first_(place == TextPlace::begin) {}
 
   // The text that `id` completes. Throws Error(data) when `id` is out of range.
   std::string push(int32_t id);
-  // Returns what is still held back, as U+FFFD, and resets the decoder.
+  // Ends the text: returns what is still held back, as U+FFFD.
   std::string finish();
 
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
+  bool first_;  // the next token begins the text
   std::string held_;
 };
 

@@ -150,14 +150,35 @@ TEST(ChatFormat, BuiltInOnes) {
   EXPECT_EQ(rendered("zephyr"),
             "<|system|>\nS</s>\n<|user|>\nQ1</s>\n<|assistant|>\n[A1</s>]\n"
             "<|user|>\nQ2</s>\n<|assistant|>\n[A2</s>]\n");
-  EXPECT_EQ(rendered("alpaca", true),
+  EXPECT_EQ(rendered("alpaca"),
             "<s>S\n\n### Instruction:\nQ1\n\n### Response:\n[A1</s>]\n\n"
-            "### Instruction:\nQ2\n\n### Response:\n[A2</s>]\n\n### Response:\n");
+            "### Instruction:\nQ2\n\n### Response:\n[A2</s>]\n\n");
+  EXPECT_EQ(rendered("alpaca", true),
+            "<s>S\n\n### Instruction:\nQ1\n\n### Response:\nA1</s>\n\n"
+            "### Instruction:\nQ2\n\n### Response:\nA2</s>\n\n### Response:\n");
   const std::vector<Message> tool = {{"user", "Q"}, {"tool", "T"}};
   for (const char* name : {"llama2", "mistral", "alpaca"}) {
     expect_error(ErrorKind::data, "a message from \"tool\"",
                  [&] { render_chat(named_format(name), tool); });
   }
+}
+
+// Whichever way its answers would be found: a prompt is for generation, and they are not looked
+// for.
+TEST(ChatFormat, NothingOfAPromptIsTrained) {
+  const ChatFormat generated = own_format(
+      "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}");
+  // Its answers cannot be found.
+  const ChatFormat lost =
+      own_format("{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}");
+  const std::vector<Message> turns = {{"user", "Q"}, {"assistant", "A"}, {"user", "Q"}};
+  for (const ChatFormat& format :
+       {named_format("chatml"), named_format("plain"), generated, lost}) {
+    const RenderedChat chat = render_chat(format, turns, true);
+    EXPECT_EQ(marked(chat).find('['), std::string::npos) << marked(chat);
+    EXPECT_EQ(chat.untrainable, 0);
+  }
+  EXPECT_EQ(render_chat(lost, turns).untrainable, 1);
 }
 
 TEST(ChatFormat, GoldenConversations) {

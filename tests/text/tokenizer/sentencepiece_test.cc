@@ -57,6 +57,34 @@ TEST(TextVocabulary, GoldenIds) {
   }
 }
 
+// A text that streams is the one that is decoded at once, at its beginning and within another.
+TEST(TextVocabulary, StreamsAsItDecodes) {
+  const Json expected = golden_ids();
+  for (const char* name : {"llama2", "metaspace"}) {
+    SCOPED_TRACE(name);
+    const Tokenizer tokenizer(golden_data(name));
+    const auto streamed = [&](const Ids& ids, TextPlace place) {
+      StreamDecoder stream(tokenizer, true, place);
+      std::string text;
+      for (const int32_t id : ids) text += stream.push(id);
+      return text + stream.finish();
+    };
+    const Ids word = tokenizer.encode("a", false);
+    EXPECT_EQ(streamed(word, TextPlace::begin), "a");
+    EXPECT_EQ(streamed(word, TextPlace::inside), " a");
+    // Special tokens that are left out are no beginning.
+    Ids after_special = word;
+    after_special.insert(after_special.begin(), tokenizer.find_special("<s>").value());
+    EXPECT_EQ(streamed(after_special, TextPlace::begin), "a");
+    for (const Json& line : expected[name]["ids"]) {
+      const auto ids = line.get<Ids>();
+      for (const TextPlace place : {TextPlace::begin, TextPlace::inside}) {
+        EXPECT_EQ(streamed(ids, place), tokenizer.decode(ids, true, place));
+      }
+    }
+  }
+}
+
 TEST(SentencePiece, GoldenIds) {
   const Json expected = golden_ids();
   const Json& library = expected["sentencepiece"];

@@ -74,11 +74,8 @@ Error no_end_token() {
 }
 
 std::vector<Segment> render_plain(std::string_view eos_token, std::span<const Message> messages,
-<<<<<<< HEAD
-                                  const Value& tools, const jinja::Variables& variables) {
-=======
-                                  bool answer_follows, const Value& tools) {
->>>>>>> m4
+                                  bool answer_follows, const Value& tools,
+                                  const jinja::Variables& variables) {
   if (tools.truth() || std::ranges::any_of(messages, has_calls)) {
     throw Error(ErrorKind::data, "the plain format does not support tools and tool calls",
                 "a model's own template may support them; the built-in ones leave them out");
@@ -477,11 +474,8 @@ RenderedChat render_chat(const ChatFormat& format, std::span<const Message> mess
   const ChatTemplate& chat = own ? format.tools : format.general;
   if (chat.refusal) throw Error(*chat.refusal);
   if (chat.is_none()) {
-<<<<<<< HEAD
-    RenderedChat plain{render_plain(format.eos_token, messages, tools, variables)};
-=======
-    RenderedChat plain{render_plain(format.eos_token, messages, answer_follows, tools)};
->>>>>>> m4
+    RenderedChat plain{
+        render_plain(format.eos_token, messages, answer_follows, tools, variables)};
     note_unwritten(
         messages, [](std::string_view) { return false; }, plain);
     return plain;

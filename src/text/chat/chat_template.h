@@ -95,13 +95,9 @@ jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day
 bool is_own_variable(std::string_view name);
 
 // Renders a conversation. An assistant's answer and the token that ends it are trained, all else is
-<<<<<<< HEAD
-// not. With `answer_follows` the text ends where an assistant's answer would begin. The template
-// sees `tools` under that name: a list, or none; and `variables`, of other names than its own.
-=======
 // not. With `answer_follows` it is a prompt: the text ends where an assistant's answer would begin,
-// and none of it is trained. The template sees `tools` under that name: a list, or none.
->>>>>>> m4
+// and none of it is trained. The template sees `tools` under that name: a list, or none; and
+// `variables`, of other names than its own.
 //
 // If the template has {% generation %}, what is written within is trained. Otherwise an answer is
 // found by rendering twice: once up to the message before it, with the generation prompt, and once

@@ -31,8 +31,8 @@ bool ModuleTargets::contains(std::string_view path) const {
 
 ModuleNumbers::ModuleNumbers(const std::map<std::string, double>& numbers) : numbers_(numbers) {
   for (const auto& [pattern, number] : numbers_) {
-    static_cast<void>(RegularExpression(pattern));  // by itself, for the message
-    compiled_.emplace_back("(?:.*\\.)?(?:" + pattern + ")");
+    static_cast<void>(RegularExpression(pattern));        // by itself, for the message
+    compiled_.emplace_back("(.*\\.)?(" + pattern + ")");  // as PEFT, whose groups count, too
   }
 }
 

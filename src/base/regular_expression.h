@@ -1,4 +1,5 @@
-// Regular expressions, in the syntax that Python's `re` and PCRE2 share.
+// Regular expressions, in the syntax that Python's `re` and PCRE2 share: what PEFT reads in an
+// adapter's file means the same here.
 #pragma once
 
 #include <memory>
@@ -9,7 +10,8 @@ namespace jackscrew {
 
 class RegularExpression {
  public:
-  // Throws Error(usage) for an invalid pattern, saying what is wrong and where.
+  // Throws Error(usage) for a pattern that is invalid or that Python reads otherwise, saying what
+  // is wrong and where.
   explicit RegularExpression(const std::string& pattern);
 
   // Whether the pattern matches the whole of `text`. Throws Error(usage) if that takes too long to

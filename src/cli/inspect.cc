@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "formats/peft.h"
 #include "formats/shape.h"
+#include "learners/learner.h"
 #include "session/model_files.h"
 #include "text/chat/chat_template.h"
 
@@ -137,6 +138,7 @@ ordered_json adapter_json(const std::string& path, const PeftAdapter& adapter) {
   }
   ordered_json json = {{"path", path}, {"adapter", adapter.peft_type}, {"parameters", parameters}};
   json.update(adapter.settings);
+  if (!adapter.base_storage.empty()) json[kBaseStorage] = adapter.base_storage;
   json["base_model"] = adapter.base_model_name_or_path;
   json["storage"] = storage_json(lines);
   json["tensors"] = tensors_json(lines);

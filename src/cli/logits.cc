@@ -1,10 +1,13 @@
 // jackscrew logits: writes a text's ids and logits to a safetensors file, for comparison with other
 // programs.
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 #include "base/error.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "conversion/compare.h"
 #include "data/records.h"
 #include "formats/tensor_io.h"
 #include "session/adapter.h"
@@ -60,6 +63,15 @@ void check_output_is_not_read(const Recipe& recipe) {
   }
 }
 
+// Throws Error(non_finite) for bytes of logits that are not finite.
+void require_finite_logits(std::span<const uint8_t> bytes, const std::string& model) {
+  std::vector<float> logits(bytes.size() / sizeof(float));
+  std::memcpy(logits.data(), bytes.data(), bytes.size());
+  if (std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); })) return;
+  throw Error(ErrorKind::non_finite, fmt::format("logits of {} are not finite", model),
+              kNonFiniteModel);
+}
+
 int write_logits(const Recipe& given) {
   Recipe recipe = without_training(with_adapter_options(given));
   for (const char* option : {"model", "data", "output"}) recipe.options.require(option, "logits");
@@ -83,8 +95,10 @@ int write_logits(const Recipe& given) {
   SafetensorsWriter writer(file.path(),
                            {tensor_spec("ids", id_view), tensor_spec("logits", logits)});
   const auto write = [&](const char* name, const Tensor& view) {
-    write_tensor(session->ops(), view,
-                 [&](std::span<const uint8_t> bytes) { writer.write(name, bytes); });
+    write_tensor(session->ops(), view, [&](std::span<const uint8_t> bytes) {
+      if (view.dtype() == DType::f32) require_finite_logits(bytes, recipe.model);
+      writer.write(name, bytes);
+    });
   };
   write("ids", id_view);
   write("logits", logits);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/peft.h"
 #include "session/adapter.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
@@ -18,8 +19,11 @@ struct Reference {
   const ModelFiles& files;
 };
 
+// One adapter by itself beside the base; but what makes up for rounding would have to stand beside
+// rounded weights.
 Reference reference_of(const Recipe& recipe, const ConvertedModel& model) {
-  const bool beside = recipe.adapters.size() == 1 && model.adapters[0].weight == 1.0;
+  const bool beside = recipe.adapters.size() == 1 && model.adapters[0].weight == 1.0 &&
+                      read_peft_adapter(recipe.adapter).base_storage.empty();
   if (beside) return {with_adapter_options(recipe), model.base};
   return {without_adapters(recipe), model.result()};
 }

@@ -102,7 +102,7 @@ void require_room_for_both(const ScoredModel& reference, const ScoredModel& othe
 void require_finite_loss(double loss, const std::string& model) {
   if (std::isfinite(loss)) return;
   throw Error(ErrorKind::non_finite, fmt::format("the loss of {} is not finite", model),
-              "its weights are damaged or, with another product than f32, too large for it");
+              kNonFiniteModel);
 }
 
 SessionUse comparison_use(int64_t sequence_len) {

@@ -44,6 +44,10 @@ struct ComparedSession {
 // What a conversion has made, before it has its final name.
 inline constexpr const char* kWrittenModel = "the written model";
 
+// What is wrong with a model whose numbers are not finite.
+inline constexpr const char* kNonFiniteModel =
+    "its weights are damaged or, with another product than f32, too large for it";
+
 // Throws Error(non_finite) unless the loss of the model is finite.
 void require_finite_loss(double loss, const std::string& model);
 

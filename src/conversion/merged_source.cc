@@ -1,10 +1,10 @@
 #include "conversion/merged_source.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "model/weights.h"
 #include "quant/plain.h"
+#include "report/progress.h"
 #include "session/adapter.h"
 
 namespace jackscrew {
@@ -33,10 +33,8 @@ int64_t panel_rows(const WeightSpec& spec) {
 
 std::vector<float> finite_values(const PeftTensor& tensor, const std::string& directory) {
   std::vector<float> values = tensor.values();
-  if (std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) return values;
-  throw Error(ErrorKind::non_finite,
-              fmt::format("{}: {} has values that are not finite", directory, tensor.name),
-              "its training went wrong: a model with it would answer nothing");
+  require_finite(values, tensor, directory);
+  return values;
 }
 
 MergedSource::MergedSource(const Recipe& recipe, const ModelFiles& base,
@@ -63,6 +61,8 @@ void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
   const auto learner = learner_of(recipe, directory);
   const PeftAdapter read = read_peft_adapter(directory);
   require_tying(read, tied_, directory);
+  if (!read.contradiction.empty()) warn(read.contradiction);
+  const Format* rounds_to = read.base_storage.empty() ? nullptr : &find_format(read.base_storage);
   std::map<std::string, const PeftTensor*> tensors;
   for (const PeftTensor& tensor : read.tensors) tensors[tensor.name] = &tensor;
   const AdapterValues values = [&](const std::string& name,
@@ -75,6 +75,7 @@ void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
     return values_.emplace_back(finite_values(tensor, directory));
   };
   const auto weights = weights_of(base.config, StageSpec::whole(base.config));
+  require_places(read, weights, directory);
   try {
     learner->plan(weights);
   } catch (const Error& error) {  // a setting of the adapter's selects nothing in this model
@@ -85,7 +86,8 @@ void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
     if (WeightMerge merge = learner->merge(weight, values)) {
       Merged& merged = merged_[weight.name];
       merged.spec = weight;
-      merged.parts.push_back({std::move(merge), adapter.weight});
+      merged.parts.push_back(
+          {std::move(merge), adapter.weight, weight.is_block_matrix() ? rounds_to : nullptr});
     }
   }
   if (tensors.empty()) return;
@@ -123,12 +125,24 @@ int64_t MergedSource::most_bytes() const {
   for (const auto& [name, merged] : merged_) {
     const WeightSpec& spec = merged.spec;
     const Tensor panels(nullptr, DType::f32, {2, panel_rows(spec), spec.cols});
-    const int64_t sums =
-        merged.is_simple() ? 0 : panel_rows(spec) * spec.cols * int64_t{sizeof(double)};
-    most = std::max(
-        most, booked_bytes(staged_bytes(spec, stored(spec))) + booked_bytes(panels.bytes()) + sums);
+    int64_t bytes = booked_bytes(staged_bytes(spec, stored(spec))) + booked_bytes(panels.bytes());
+    if (!merged.is_simple()) bytes += panel_rows(spec) * spec.cols * int64_t{sizeof(double)};
+    for (const AdapterMerge& part : merged.parts) {
+      if (part.rounds_to == nullptr) continue;
+      bytes = checked_add(bytes, booked_bytes(part.rounds_to->storage_bytes(spec.rows, spec.cols)));
+      bytes = checked_add(bytes, booked_bytes(staging_to_round(spec, *part.rounds_to)));
+    }
+    most = std::max(most, bytes);
   }
   return checked_add(values, most);
+}
+
+int64_t MergedSource::staging_to_round(const WeightSpec& spec, const Format& format) const {
+  Memory planned("host", make_plan_backing(), 0);
+  const auto ops = device_->make_plan_ops(planned);
+  Arena staging = Arena::measuring();
+  Weight(planned, spec, format).load(*ops, stored(spec), staging);
+  return std::max<int64_t>(1, staging.high_water());
 }
 
 void MergedSource::begin(const Merged& merged) const {
@@ -139,8 +153,21 @@ void MergedSource::begin(const Merged& merged) const {
   const StoredTensor& of = stored(spec);
   OwnedTensor bytes(memory_, Purpose::staging, DType::u8, {staged_bytes(spec, of)});
   const StoredRows from(*ops_, of, spec.rows, spec.cols, bytes.view());
-  open_ = std::make_unique<OpenWeight>(OpenWeight{&merged, std::move(bytes), from});
+  open_ = std::make_unique<OpenWeight>(OpenWeight{&merged, std::move(bytes), from, {}});
+  for (const AdapterMerge& part : merged.parts) {
+    if (part.rounds_to == nullptr || open_->rounded.contains(part.rounds_to)) continue;
+    Arena staging(memory_, Purpose::staging, staging_to_round(spec, *part.rounds_to));
+    Weight rounded(memory_, spec, *part.rounds_to);
+    rounded.load(*ops_, of, staging);
+    open_->rounded.emplace(part.rounds_to, std::move(rounded));
+  }
   panels_ = OwnedTensor(memory_, Purpose::staging, DType::f32, {2, panel_rows(spec), spec.cols});
+}
+
+void MergedSource::decode(const AdapterMerge& part, int64_t begin, int64_t end,
+                          const Tensor& out) const {
+  if (part.rounds_to == nullptr) return open_->rows.decode(begin, end, out);
+  open_->rounded.at(part.rounds_to).decode(*ops_, begin, end, out);
 }
 
 Tensor MergedSource::rows(const Merged& merged, int64_t begin, int64_t end) const {
@@ -149,15 +176,16 @@ Tensor MergedSource::rows(const Merged& merged, int64_t begin, int64_t end) cons
   const int64_t step = panels_.view().dim(1);
   const Tensor panels = panels_.view().reshaped({2 * step, merged.spec.cols});
   const Tensor out = panels.rows(0, count);
-  open_->rows.decode(begin, end, out);
   if (merged.is_simple()) {
+    decode(merged.parts[0], begin, end, out);
     merged.parts[0].merge(*ops_, begin, out);
     return out;
   }
+  open_->rows.decode(begin, end, out);
   const Tensor one = panels.rows(step, step + count);
   std::vector<double> sum(out.data<float>(), out.data<float>() + out.size());
   for (const AdapterMerge& part : merged.parts) {
-    ops_->copy(one, out);
+    decode(part, begin, end, one);
     part.merge(*ops_, begin, one);
     for (size_t i = 0; i < sum.size(); ++i) {
       sum[i] += part.weight * (static_cast<double>(one.data<float>()[i]) -

@@ -11,7 +11,7 @@
 #include "formats/peft.h"
 #include "kernels/device.h"
 #include "learners/learner.h"
-#include "quant/stored_rows.h"
+#include "quant/weight.h"
 #include "recipe/recipe.h"
 #include "session/model_files.h"
 
@@ -28,7 +28,8 @@ struct WeightedAdapter {
 std::vector<float> finite_values(const PeftTensor& tensor, const std::string& directory);
 
 // W + sum of weight (W_a - W) over the adapters, where W_a is W with that adapter alone merged: for
-// LoRA W + sum of weight scale B A, which PEFT calls "cat". Computed in f32 from the base's decoded
+// LoRA W + sum of weight scale B A, which PEFT calls "cat". An adapter that makes up for rounding
+// is merged into W as a run with its storage has it. Computed in f32 from the base's decoded
 // values, on the CPU, panel by panel; the result does not depend on the number of threads.
 class MergedSource : public WeightSource {
  public:
@@ -51,6 +52,7 @@ class MergedSource : public WeightSource {
   struct AdapterMerge {  // what one adapter does to one weight
     WeightMerge merge;
     double weight;
+    const Format* rounds_to;  // before it is merged; null: W stays as it is
   };
   struct Merged {
     // One adapter, as a whole: its merge needs no sum in f64.
@@ -60,15 +62,20 @@ class MergedSource : public WeightSource {
     std::vector<AdapterMerge> parts;
     StoredTensor tensor;
   };
-  // The base's values of the weight that is being read.
+  // The base's values of the weight that is being read, and what they are rounded to.
   struct OpenWeight {
     const Merged* merged;
     OwnedTensor bytes;
     StoredRows rows;
+    std::map<const Format*, Weight> rounded;
   };
   void add(const Recipe& recipe, const ModelFiles& base, const WeightedAdapter& adapter);
   Tensor rows(const Merged& merged, int64_t begin, int64_t end) const;
   void begin(const Merged& merged) const;
+  // Rows of what the adapter is merged into, f32.
+  void decode(const AdapterMerge& part, int64_t begin, int64_t end, const Tensor& out) const;
+  // The memory with which a weight is rounded, beside that which it then takes.
+  int64_t staging_to_round(const WeightSpec& spec, const Format& format) const;
   // The base's tensor of a merged weight.
   const StoredTensor& stored(const WeightSpec& spec) const;
 

@@ -5,20 +5,25 @@
 #include <cstring>
 
 #include "base/checked.h"
+#include "base/directory.h"
 #include "base/error.h"
 #include "base/half.h"
+#include "base/list_text.h"
 #include "base/map_guard.h"
 #include "base/shell_word.h"
 #include "formats/checkpoint.h"
-#include "formats/json_text.h"
 #include "formats/peft_lora.h"
 #include "formats/peft_prompt.h"
+#include "learners/learner.h"
 
 namespace jackscrew {
 
 namespace {
 
 using nlohmann::json;
+
+constexpr const char* kAdapterDirectory =
+    "give the directory that PEFT's save_pretrained() or a run wrote";
 
 // Null for an unknown type.
 const PeftType* find_type(std::string_view name) {
@@ -74,12 +79,69 @@ PeftTensor open_tensor(const SafetensorsEntry& entry, std::string_view prefix,
 }
 
 std::string config_text(json config, const std::string& base_model) {
+  config.erase(kBaseStorage);
   config["task_type"] = "CAUSAL_LM";
   config["base_model_name_or_path"] = base_model.empty() ? json() : json(base_model);
   config["inference_mode"] = true;
   config["auto_mapping"] = nullptr;
   config["revision"] = nullptr;
   return dump_json(config) + "\n";
+}
+
+SafetensorsMetadata metadata_of(const json& config) {
+  if (!config.contains(kBaseStorage)) return {};
+  return {{kBaseStorage, config[kBaseStorage].get<std::string>()}};
+}
+
+// Empty where the file has none. Throws Error(model) for one that nothing can be rounded to.
+std::string base_storage_of(const SafetensorsFile& file) {
+  const auto found = file.metadata().find(kBaseStorage);
+  if (found == file.metadata().end()) return {};
+  const auto formats = all_formats();
+  const auto format = std::ranges::find(formats, found->second, &Format::name);
+  if (format == formats.end() || !(*format)->can_encode()) {
+    fail(ErrorKind::model, "{}: {} is {}, which weights cannot be rounded to", file.path().string(),
+         kBaseStorage, found->second);
+  }
+  return found->second;
+}
+
+// The names of the adapters in a directory, each of which is a directory of its own.
+std::vector<std::string> adapters_in(const fs::path& directory) {
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : entries_of(directory)) {
+    if (fs::exists(entry.path() / kAdapterConfig)) names.push_back(entry.path().filename());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+[[noreturn]] void refuse_file(const fs::path& file) {
+  const fs::path parent = file.has_parent_path() ? file.parent_path() : ".";
+  throw Error(ErrorKind::model,
+              fmt::format("adapter {} is a file, where a directory is needed", file.string()),
+              file.filename() == kPeftWeightsFile
+                  ? fmt::format("give the directory that it is in: adapter={}",
+                                shell_word(list_item(parent.string())))
+              : file.extension() == ".gguf"
+                  ? "llama.cpp takes adapters in such files with --lora; give adapter= the "
+                    "directory that it was made from"
+                  : kAdapterDirectory);
+}
+
+[[noreturn]] void refuse_without_config(const fs::path& directory) {
+  std::string hint = kAdapterDirectory;
+  if (fs::exists(directory / "config.json")) {
+    hint = fmt::format("it is a whole model: give it as model={}, without adapter",
+                       shell_word(directory.string()));
+  } else if (const auto names = adapters_in(directory); !names.empty()) {
+    hint = fmt::format("there are adapters in it, of which one is to be given: {}",
+                       fmt::join(names, ", "));
+  } else if (is_checkpoint(directory) || !list_checkpoints(directory).empty()) {
+    hint = kResultOfCheckpoint;
+  }
+  throw Error(ErrorKind::model, fmt::format("{} has no {}", directory.string(), kAdapterConfig),
+              hint);
 }
 
 std::vector<SafetensorsSpec> specs_of(const json& config, const std::vector<NamedShape>& tensors) {
@@ -125,15 +187,8 @@ PeftAdapter read_peft_adapter(const fs::path& directory) {
     throw Error(ErrorKind::model, fmt::format("adapter {} does not exist", directory.string()),
                 "check the path");
   }
-  if (!fs::exists(config)) {
-    const bool of_run = is_checkpoint(directory) || !list_checkpoints(directory).empty();
-    throw Error(ErrorKind::model, fmt::format("{} has no {}", directory.string(), kAdapterConfig),
-                fs::exists(directory / "config.json")
-                    ? fmt::format("it is a whole model: give it as model={}, without adapter",
-                                  shell_word(directory.string()))
-                : of_run ? kResultOfCheckpoint
-                         : "give the directory that PEFT's save_pretrained() or a run wrote");
-  }
+  if (!fs::is_directory(directory)) refuse_file(directory);
+  if (!fs::exists(config)) refuse_without_config(directory);
   if (!fs::exists(weights)) {
     throw Error(ErrorKind::model, fmt::format("{} has no {}", directory.string(), kPeftWeightsFile),
                 "save the adapter again with safe_serialization=True");
@@ -146,8 +201,9 @@ PeftAdapter read_peft_adapter(const fs::path& directory) {
   adapter.peft_type = type.name;
   adapter.learner = type.learner;
   adapter.base_model_name_or_path = fields.text("base_model_name_or_path", "");
-  type.read_settings(nlohmann::ordered_json::parse(text), config.string(), adapter);
+  type.read_settings(fields, nlohmann::ordered_json::parse(text), adapter);
   adapter.file = std::make_shared<SafetensorsFile>(weights);
+  adapter.base_storage = base_storage_of(*adapter.file);
   const std::string where = weights.string();
   for (const SafetensorsEntry& entry : adapter.file->entries()) {
     adapter.tensors.push_back(open_tensor(entry, type.prefix, where));
@@ -168,7 +224,7 @@ std::vector<std::string> stored_names(const json& config, const std::string& nam
 int64_t peft_bytes(const json& config, const std::string& base_model,
                    const std::vector<NamedShape>& tensors) {
   return checked_add(std::ssize(config_text(config, base_model)),
-                     safetensors_bytes(specs_of(config, tensors)));
+                     safetensors_bytes(specs_of(config, tensors), metadata_of(config)));
 }
 
 PeftWriter::PeftWriter(const fs::path& directory, const json& config, const std::string& base_model,
@@ -177,8 +233,8 @@ PeftWriter::PeftWriter(const fs::path& directory, const json& config, const std:
   FileWriter text(path() / kAdapterConfig);
   text.write(config_text(config, base_model));
   text.close();
-  writer_ =
-      std::make_unique<SafetensorsWriter>(path() / kPeftWeightsFile, specs_of(config, tensors));
+  writer_ = std::make_unique<SafetensorsWriter>(
+      path() / kPeftWeightsFile, specs_of(config, tensors), nullptr, metadata_of(config));
 }
 
 void PeftWriter::write(std::string_view name, std::span<const float> values) {

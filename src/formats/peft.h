@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "formats/json_text.h"
 #include "formats/safetensors.h"
 #include "tensor/tensor.h"
 
@@ -42,8 +44,10 @@ struct AdapterOption {
   std::string name;
   std::string value = {};
   std::vector<std::string> items = {};  // of a list, in place of the value
-  // Values of a recipe that do not contradict this one: "auto", "all-linear".
+  // Values of a recipe that do not contradict this one: "auto", "all-linear", and whatever else
+  // accepts(value) says, if given.
   std::vector<std::string> accepted_instead = {};
+  std::function<bool(const std::string& value)> accepts = {};
   bool accepts_any = false;    // no value contradicts it: it says how an adapter begins
   bool training_only = false;  // the recipe's own value takes precedence over the adapter's
 };
@@ -58,6 +62,13 @@ struct PeftAdapter {
   // The embedding or the head was trained by itself, so the adapter does not fit a tied model.
   bool unties_embedding = false;
   std::string unplaceable_tensor;  // a tensor that fits no supported module; empty: none
+  // The storage whose rounding the factors make up for (kBaseStorage of learners/learner.h), of the
+  // metadata of adapter_model.safetensors; empty: none.
+  std::string base_storage;
+  // How adapter_config.json contradicts the tensors, which count here; empty: it does not.
+  std::string contradiction;
+  // The setting by which PEFT would train less of the adapter; empty: none.
+  std::string trains_in_part;
   std::shared_ptr<const SafetensorsFile> file;
   std::vector<PeftTensor> tensors;  // sorted by name; complete for what the adapter is
 };
@@ -74,10 +85,10 @@ struct PeftType {
   const char* name;
   const char* learner;
   std::string_view prefix;  // of every tensor's name on disk
-  // Fills adapter.settings from the members of adapter_config.json, which are in the file's order.
-  // This and read_tensors() throw Error(model) beginning with `where`, the file, for what is not
-  // supported.
-  void (*read_settings)(const nlohmann::ordered_json& config, const std::string& where,
+  // Fills adapter.settings from the members of adapter_config.json; `in_order` has them in the
+  // file's order. This and read_tensors() throw Error(model) beginning with the file's name for
+  // what is not supported.
+  void (*read_settings)(const JsonFields& fields, const nlohmann::ordered_json& in_order,
                         PeftAdapter& adapter);
   // Checks adapter.tensors against the settings, completes these from the tensors, and sets
   // adapter.options and adapter.unplaceable_tensor.
@@ -102,9 +113,9 @@ int64_t peft_bytes(const nlohmann::json& config, const std::string& base_model,
 // Misuse and a failing disk are Error(generic).
 class PeftWriter {
  public:
-  // `config`: what is particular to the adapter, as Learner::adapter() returns it. `base_model` is
-  // recorded as its base model. `tensors` are in the order in which they will be written, and
-  // stored as f32.
+  // `config`: what is particular to the adapter, as Learner::adapter() returns it; of it,
+  // kBaseStorage goes to the metadata of adapter_model.safetensors. `base_model` is recorded as its
+  // base model. `tensors` are in the order in which they will be written, and stored as f32.
   PeftWriter(const fs::path& directory, const nlohmann::json& config, const std::string& base_model,
              const std::vector<NamedShape>& tensors);
 

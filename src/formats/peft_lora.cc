@@ -11,7 +11,7 @@
 #include "base/map_guard.h"
 #include "base/module_patterns.h"
 #include "base/text.h"
-#include "formats/json_text.h"
+#include "formats/peft_modules.h"
 #include "formats/shape.h"
 
 namespace jackscrew {
@@ -44,6 +44,10 @@ constexpr const char* kRefused[] = {"fan_in_fan_out",
                                     "alora_invocation_tokens",
                                     "monteclora_config"};
 
+// Those of them that are settings of their own: PEFT turns on what they are of even if they are {}.
+constexpr std::array<std::string_view, 5> kSubconfigs = {
+    "use_bdlora", "arrow_config", "kasa_config", "velora_config", "monteclora_config"};
+
 // Initialisations that also change the base weights; their adapters fit no others.
 constexpr std::array<std::string_view, 5> kRefusedInit = {"pissa", "olora", "corda", "loftq",
                                                           "lora_ga"};
@@ -59,12 +63,16 @@ bool at_rest(const json& value) {
   return value.is_null() || ((value.is_array() || value.is_object()) && value.empty());
 }
 
-void check_supported(const json& config, const JsonFields& fields) {
+void check_supported(const JsonFields& fields) {
   const std::string bias = fields.text("bias", "none");
   if (bias != "none") lora_unsupported(fields.where(), "bias " + bias);
   for (const char* key : kRefused) {
-    if (config.contains(key) && !at_rest(config[key])) {
-      lora_unsupported(fields.where(), fmt::format("{} = {}", key, dump_json(config[key], -1)));
+    const json* value = fields.find(key);
+    if (value == nullptr) continue;
+    const bool is_on = value->is_object() &&
+                       std::ranges::find(kSubconfigs, std::string_view(key)) != kSubconfigs.end();
+    if (is_on || !at_rest(*value)) {
+      lora_unsupported(fields.where(), fmt::format("{} = {}", key, dump_json(*value, -1)));
     }
   }
   const json* init = fields.find("init_lora_weights");
@@ -132,11 +140,10 @@ std::vector<std::string> saved_modules(const JsonFields& fields) {
   return modules;
 }
 
-void read_lora_settings(const ordered_json& in_order, const std::string& where,
+void read_lora_settings(const JsonFields& fields, const ordered_json& in_order,
                         PeftAdapter& adapter) {
-  const json config(in_order);
-  const JsonFields fields(config, where);
-  check_supported(config, fields);
+  const std::string& where = fields.where();
+  check_supported(fields);
   const int64_t rank = fields.integer("r");
   const double alpha = fields.number("lora_alpha");
   const double dropout = fields.number("lora_dropout", 0.0);
@@ -160,13 +167,15 @@ void read_lora_settings(const ordered_json& in_order, const std::string& where,
     if (fields.boolean("ensure_weight_tying", false))
       adapter.settings["ensure_weight_tying"] = true;
   }
-  for (const char* key : {"layers_to_transform", "exclude_modules"}) {
+  for (const char* key : {"layers_to_transform", "layers_pattern", "exclude_modules"}) {
     const json* value = fields.find(key);
     if (value && !at_rest(*value)) adapter.settings[key] = *value;
   }
   if (const json* targets = fields.find("target_modules")) {
     adapter.settings["target_modules"] = *targets;
   }
+  const json* init = fields.find("init_lora_weights");
+  if (init != nullptr && *init == "mica") adapter.trains_in_part = "init_lora_weights mica";
 }
 
 bool is_saved(const std::string& tensor) {
@@ -193,8 +202,8 @@ struct WholeModules {
 
 // Finds them: `named` in modules_to_save, which must be there, and those that PEFT's
 // save_embedding_layers saves besides, which PEFT puts in place of the model's own. Drops what
-// repeats another tensor, such as a head that is tied to the embedding (`tied`: it has to be).
-// Throws Error(model) where the tensors do not fit together.
+// repeats another tensor, such as a head that is tied to the embedding (`tied`: it has to be, and
+// is named with it). Throws Error(model) where the tensors do not fit together.
 WholeModules take_whole(const std::vector<std::string>& named, bool tied, const std::string& where,
                         std::vector<PeftTensor>& tensors) {
   const auto is_named = [&](const SavedModule& saved) {
@@ -204,7 +213,7 @@ WholeModules take_whole(const std::vector<std::string>& named, bool tied, const 
     return std::ranges::find(tensors, saved.tensor, &PeftTensor::name);
   };
   for (const SavedModule& saved : kSaved) {
-    if (!is_named(saved)) continue;
+    if (!is_named(saved) && (!tied || named.empty())) continue;
     std::erase_if(tensors,
                   [&](const PeftTensor& tensor) { return is_repeated(saved, tensor.name); });
   }
@@ -376,6 +385,34 @@ void check_order(const ordered_json& settings, const char* key, const LoraModule
   }
 }
 
+// A warning for the first module whose tensors PEFT would drop; empty: there is none, or it takes
+// too long to find.
+std::string contradiction_of(const ordered_json& settings, const LoraModules& modules,
+                             const std::string& where) try {
+  const PeftModules in_peft(settings);
+  for (const auto& [path, parts] : modules) {
+    const char* setting = in_peft.left_out_by(path);
+    if (setting == nullptr) continue;
+    return fmt::format(
+        "{}: {} leaves out {}, which has tensors: they count here, while PEFT drops them",
+        fs::path(where).replace_filename(kAdapterConfig).string(), setting, path);
+  }
+  return {};
+} catch (const Error&) {
+  return {};
+}
+
+// Whether an expression is of whole paths and matches all of these.
+bool matches_all(const std::string& expression, const std::vector<std::string>& paths) {
+  try {
+    const RegularExpression compiled(expression);
+    return std::ranges::all_of(paths,
+                               [&](const std::string& path) { return compiled.is_whole(path); });
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
   ordered_json& settings = adapter.settings;
   const auto rank = settings["r"].get<int64_t>();
@@ -393,6 +430,10 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
   adapter.unties_embedding = !whole.names.empty() && !whole.tied;
   const size_t parts = settings.contains("use_dora") ? 3 : 2;
   const LoraModules modules = modules_of(adapter, parts, where);
+  if (modules.empty()) {
+    lora_unsupported(where,
+                     fmt::format("an adapter of nothing but {}", fmt::join(whole.names, ", ")));
+  }
   for (const char* key : {"rank_pattern", "alpha_pattern"}) {
     check_order(settings, key, modules, where);
   }
@@ -404,6 +445,7 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
       adapter.unplaceable_tensor = tensor.name;
     }
   }
+  adapter.contradiction = contradiction_of(settings, modules, where);
   // target_modules may be an expression or ends of paths, and another setting may exclude some
   // modules: the tensors tell the targets. A recipe may give these or the expression.
   const std::vector<std::string> targets = targets_of(modules, in_every_layer(settings));
@@ -412,6 +454,8 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
     accepted_instead.push_back(given.get<std::string>());
   }
   settings["target_modules"] = targets;
+  std::vector<std::string> paths;
+  for (const auto& [path, tensors] : modules) paths.push_back(path);
   adapter.options = {
       {.name = "lora_rank", .value = std::to_string(rank)},
       {.name = "lora_alpha",
@@ -419,12 +463,18 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
        .accepted_instead = {"auto"}},
       {.name = "use_rslora", .value = settings["use_rslora"].get<bool>() ? "true" : "false"},
       {.name = "use_dora", .value = settings.contains("use_dora") ? "true" : "false"},
-      {.name = "lora_target", .items = targets, .accepted_instead = accepted_instead},
+      // The recipe of the run that made the adapter may have an expression, which its file has not.
+      {.name = "lora_target",
+       .items = targets,
+       .accepted_instead = accepted_instead,
+       .accepts = [paths](const std::string& given) { return matches_all(given, paths); }},
       {.name = "rank_pattern", .items = items_of(ranks, modules)},
       {.name = "alpha_pattern", .items = items_of(numbers("alpha_pattern"), modules)},
       {.name = "modules_to_save", .items = whole.names},
-      // An adapter that is loaded is not initialised again.
-      {.name = "lora_init", .value = "default", .accepts_any = true},
+      // An adapter that is loaded is not initialised again; this is to be remembered.
+      {.name = "lora_init",
+       .value = adapter.base_storage.empty() ? "default" : "loftq",
+       .accepts_any = true},
       {.name = "lora_dropout",
        .value = fmt::format("{}", settings["lora_dropout"].get<double>()),
        .training_only = true},

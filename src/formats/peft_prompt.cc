@@ -1,7 +1,6 @@
 #include "formats/peft_prompt.h"
 
 #include "base/error.h"
-#include "formats/json_text.h"
 #include "formats/shape.h"
 
 namespace jackscrew {
@@ -10,10 +9,9 @@ namespace {
 
 constexpr const char* kPrompt = "prompt_embeddings";  // [num_virtual_tokens, token_dim]
 
-void read_prompt_settings(const nlohmann::ordered_json& in_order, const std::string& where,
+void read_prompt_settings(const JsonFields& fields, const nlohmann::ordered_json&,
                           PeftAdapter& adapter) {
-  const nlohmann::json config(in_order);
-  const JsonFields fields(config, where);
+  const std::string& where = fields.where();
   const int64_t tokens = fields.integer("num_virtual_tokens");
   if (tokens <= 0) {
     fail(ErrorKind::model, "{}: num_virtual_tokens = {} is no number of tokens", where, tokens);

@@ -76,7 +76,7 @@ std::string_view header_text(const MappedFile& file) {
   return text;
 }
 
-void check_metadata(const json& value, const std::string& where) {
+SafetensorsMetadata parse_metadata(const json& value, const std::string& where) {
   if (!value.is_object()) {
     fail(ErrorKind::model, "{}: {} is not an object", where, kSafetensorsMetadata);
   }
@@ -85,6 +85,7 @@ void check_metadata(const json& value, const std::string& where) {
       fail(ErrorKind::model, "{}: {} \"{}\" is not a string", where, kSafetensorsMetadata, key);
     }
   }
+  return value.get<SafetensorsMetadata>();
 }
 
 SafetensorsEntry parse_entry(const std::string& name, const json& value, const std::string& path,
@@ -180,7 +181,7 @@ SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(path) {
   const std::span<const uint8_t> data = file_.bytes().subspan(kPrefixBytes + text.size());
   for (const auto& [name, value] : header.items()) {
     if (name == kSafetensorsMetadata) {
-      check_metadata(value, where);
+      metadata_ = parse_metadata(value, where);
     } else {
       entries_.push_back(parse_entry(name, value, where, data));
     }

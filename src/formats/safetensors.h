@@ -20,6 +20,7 @@ namespace jackscrew {
 
 // In a header, of what is no tensor.
 inline constexpr const char* kSafetensorsMetadata = "__metadata__";
+using SafetensorsMetadata = std::map<std::string, std::string>;
 
 // Bytes per element of a safetensors dtype ("F32", "BF16", "F16", "I64" ...); 0 when it is unknown.
 int64_t safetensors_dtype_size(std::string_view dtype);
@@ -39,6 +40,7 @@ class SafetensorsFile {
 
   // In the order of their bytes. Valid for the life of this object.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
+  const SafetensorsMetadata& metadata() const { return metadata_; }
   // Null when there is no such tensor.
   const SafetensorsEntry* find(std::string_view name) const;
   const fs::path& path() const { return file_.path(); }
@@ -51,6 +53,7 @@ class SafetensorsFile {
  private:
   MappedFile file_;
   std::vector<SafetensorsEntry> entries_;
+  SafetensorsMetadata metadata_;
   std::map<std::string, size_t, std::less<>> index_;
 };
 
@@ -76,7 +79,8 @@ struct TensorBytes {
 // The sum of the tensors' bytes, and the size of the file that SafetensorsWriter writes for them.
 // Both throw as its constructor does.
 int64_t bytes_of(const std::vector<SafetensorsSpec>& tensors);
-int64_t safetensors_bytes(const std::vector<SafetensorsSpec>& tensors);
+int64_t safetensors_bytes(const std::vector<SafetensorsSpec>& tensors,
+                          const SafetensorsMetadata& metadata = {});
 
 // Writes one file in a single pass: the header needs every tensor declared first, the bytes follow
 // in declared order. Misuse (an unknown or repeated name, an unknown dtype, bytes out of order, too
@@ -84,9 +88,9 @@ int64_t safetensors_bytes(const std::vector<SafetensorsSpec>& tensors);
 class SafetensorsWriter {
  public:
   // `crc`, which must outlive the writer, is updated with every byte of the file; null: no
-  // checksum.
+  // checksum. `metadata` is written besides "format".
   SafetensorsWriter(const fs::path& path, std::vector<SafetensorsSpec> tensors,
-                    Crc32c* crc = nullptr);
+                    Crc32c* crc = nullptr, const SafetensorsMetadata& metadata = {});
 
   // Appends little-endian bytes to `name`: all of them, or the next chunk. The tensor before must
   // be complete.

@@ -23,8 +23,10 @@ int64_t spec_bytes(const SafetensorsSpec& spec) {
 }
 
 // The length prefix and the header, padded so that the data begin at a multiple of 8 bytes.
-std::string header_bytes(const std::vector<SafetensorsSpec>& tensors) {
+std::string header_bytes(const std::vector<SafetensorsSpec>& tensors,
+                         const SafetensorsMetadata& metadata) {
   json header = {{kSafetensorsMetadata, {{"format", "pt"}}}};
+  for (const auto& [key, text] : metadata) header[kSafetensorsMetadata][key] = text;
   int64_t offset = 0;
   for (const SafetensorsSpec& spec : tensors) {
     if (spec.name.empty() || header.contains(spec.name)) {
@@ -50,14 +52,15 @@ int64_t bytes_of(const std::vector<SafetensorsSpec>& tensors) {
   return bytes;
 }
 
-int64_t safetensors_bytes(const std::vector<SafetensorsSpec>& tensors) {
-  return checked_add(std::ssize(header_bytes(tensors)), bytes_of(tensors));
+int64_t safetensors_bytes(const std::vector<SafetensorsSpec>& tensors,
+                          const SafetensorsMetadata& metadata) {
+  return checked_add(std::ssize(header_bytes(tensors, metadata)), bytes_of(tensors));
 }
 
 SafetensorsWriter::SafetensorsWriter(const fs::path& path, std::vector<SafetensorsSpec> tensors,
-                                     Crc32c* crc)
+                                     Crc32c* crc, const SafetensorsMetadata& metadata)
     : where_(path.string()), file_(path), crc_(crc), tensors_(std::move(tensors)) {
-  const std::string header = header_bytes(tensors_);
+  const std::string header = header_bytes(tensors_, metadata);
   put({reinterpret_cast<const uint8_t*>(header.data()), header.size()});
   if (!tensors_.empty()) remaining_ = spec_bytes(tensors_[0]);
 }

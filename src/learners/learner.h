@@ -63,6 +63,11 @@ class LearnerSlot {
 // must make these calls in the same order.
 using SumOverStages = std::function<double(const std::function<double(double)>& add)>;
 
+// A member of Learner::adapter() that is none of adapter_config.json, which PEFT warns of: the
+// storage whose rounding an adapter's factors make up for. Over weights that are stored otherwise
+// they are wrong.
+inline constexpr const char* kBaseStorage = "base_storage";
+
 // What slots are made with.
 struct LearnerContext {
   Memory& memory;   // of the device
@@ -158,8 +163,8 @@ class Learner {
   // What has happened since the last call, for the log.
   virtual std::vector<LearnerEvent> take_events() { return {}; }
   // Where the result is an adapter rather than a changed model: the contents of PEFT's
-  // adapter_config.json, peft_type included; else null. The adapter's tensors are the parameters
-  // that the slots visit, under PEFT's names without the prefix "base_model.model.".
+  // adapter_config.json, peft_type included, and kBaseStorage; else null. The adapter's tensors are
+  // the parameters that the slots visit, under PEFT's names without the prefix "base_model.model.".
   virtual nlohmann::json adapter() const;
   // How the tensors of such an adapter are merged into a weight. Called after plan().
   virtual WeightMerge merge(const WeightSpec&, const AdapterValues&) const { return {}; }

@@ -10,6 +10,7 @@
 #include "learners/lora_merge.h"
 #include "learners/lora_slot.h"
 #include "learners/pissa_slot.h"
+#include "quant/plain.h"
 
 namespace jackscrew {
 
@@ -28,8 +29,13 @@ class LoraLearner : public Learner {
     sum_over_stages_ = context.sum_over_stages;
     plans_only_ = context.ops.plans_only();
     if (settings_.trains_whole(weight.spec())) return make_full_slot(context, weight);
+    if (settings_.makes_up_for_rounding() && weight.spec().is_block_matrix()) {
+      const Format& format = weight.format();
+      base_storage_ = format.can_encode() && &format != &f32_format() ? format.name() : "";
+    }
     const std::optional<LoraShape> shape = settings_.shape_of(weight.spec());
     if (!shape) return std::make_unique<FrozenSlot>();
+    if (context.training) settings_.require_learning(weight.spec(), *shape);
     if (settings_.use_dora()) {
       return std::make_unique<DoraSlot>(context, weight, settings_, *shape, zero_rows_);
     }
@@ -81,7 +87,11 @@ class LoraLearner : public Learner {
     return notes;
   }
 
-  nlohmann::json adapter() const override { return settings_.to_peft(); }
+  nlohmann::json adapter() const override {
+    nlohmann::json adapter = settings_.to_peft();
+    if (!base_storage_.empty()) adapter[kBaseStorage] = base_storage_;
+    return adapter;
+  }
   WeightMerge merge(const WeightSpec& weight, const AdapterValues& tensors) const override {
     return lora_merge(settings_, weight, tensors);
   }
@@ -92,7 +102,8 @@ class LoraLearner : public Learner {
 
   LoraSettings settings_;
   RoundingSquares squares_;
-  double zero_rows_ = 0;  // with DoRA
+  std::string base_storage_;  // see kBaseStorage; empty: none that could be made again
+  double zero_rows_ = 0;      // with DoRA
   SumOverStages sum_over_stages_;
   bool plans_only_ = true;
 };

@@ -19,14 +19,15 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kMostRank = 4096;
-constexpr double kMostAlpha = 1e6;
+constexpr double kMostAlpha = 1e6;  // of an adapter that begins: others have what they have
 
 constexpr std::array<OptionSpec, 12> kLoraOptions = {{
     {"lora_rank", OptionType::integer, "16", "rank of the adapters", "r lora_r rank", "", 1,
      kMostRank},
     {"lora_alpha", OptionType::number, "auto",
-     "the adapter is scaled by alpha / rank; auto: twice the rank", "alpha", "auto", 0, kMostAlpha},
-    {"lora_dropout", OptionType::number, "0", "dropout of the adapters' inputs", "", "", 0, 0.99},
+     "the adapter is scaled by alpha / rank; auto: twice the rank", "alpha", "auto"},
+    {"lora_dropout", OptionType::number, "0", "dropout of the adapters' inputs", "", "", 0,
+     0.999999},
     {"lora_target", OptionType::list, "all-linear",
      "modules that get an adapter: all-linear, names or ends of paths, or a regular expression for "
      "whole paths",
@@ -59,17 +60,22 @@ LoraStart start_named(const std::string& name) {
                            : LoraStart::standard;
 }
 
+// Whether the run has an adapter that is there already.
+bool is_loaded(const OptionSet& options) {
+  return !options.text("adapter").empty();
+}
+
 void check_start_options(const OptionSet& options) {
   const std::string& start = options.text("lora_init");
   const bool original = !options.text("lora_original_model").empty();
+  if (is_loaded(options)) {
+    if (!original) return;
+    throw Error(ErrorKind::usage,
+                fmt::format("lora_original_model is set, but the adapter {} goes on as it is",
+                            options.text("adapter")),
+                "leave lora_original_model out: an adapter that is loaded is not begun again");
+  }
   if (start == "default" && original) {
-    const std::string& origin = options.origin("lora_init");
-    if (origin == options.text("adapter")) {
-      throw Error(
-          ErrorKind::usage,
-          fmt::format("lora_original_model is set, but the adapter {} goes on as it is", origin),
-          "leave lora_original_model out: an adapter that is loaded is not begun again");
-    }
     throw Error(ErrorKind::usage, "lora_original_model is set, but lora_init is default",
                 "lora_init=loftq begins with what rounding took from the weights");
   }
@@ -92,7 +98,7 @@ std::map<std::string, double> numbers_of(const OptionSet& options, const char* n
     const size_t equals = item.rfind('=');
     const auto number =
         equals == std::string::npos ? std::nullopt : parse_double(item.substr(equals + 1));
-    if (!number || equals == 0 || !std::isfinite(*number) || *number < 0) {
+    if (!number || equals == 0 || !std::isfinite(*number)) {
       throw Error(ErrorKind::usage,
                   fmt::format("{}: {} has \"{}\", expected PATTERN=NUMBER", options.origin(name),
                               name, item),
@@ -117,6 +123,34 @@ json numbers_json(const ModuleNumbers& numbers, double factor) {
   for (const auto& [pattern, number] : numbers.numbers()) {
     out[pattern] = number_json(factor * number);
   }
+  return out;
+}
+
+// The modules that have an adapter, as names and ends of paths. An expression would match more in
+// PEFT, which looks at activations, too: in its place stand names whose modules all have one, and
+// the paths of the others.
+std::vector<std::string> peft_targets(const ModuleTargets& targets,
+                                      const std::set<std::string>& linears) {
+  std::vector<std::string> out = targets.names();
+  std::map<std::string, std::vector<std::string>> chosen;  // paths by their names
+  std::set<std::string> elsewhere;                         // names of modules without adapters
+  for (const std::string& path : linears) {
+    if (targets.expression().empty()) break;
+    const std::string name = path.substr(path.rfind('.') + 1);
+    if (targets.contains(path)) {
+      chosen[name].push_back(path);
+    } else {
+      elsewhere.insert(name);
+    }
+  }
+  for (const auto& [name, paths] : chosen) {
+    if (elsewhere.contains(name)) {
+      out.insert(out.end(), paths.begin(), paths.end());
+    } else {
+      out.push_back(name);
+    }
+  }
+  std::ranges::sort(out);
   return out;
 }
 
@@ -153,32 +187,31 @@ LoraSettings::LoraSettings(const OptionSet& options)
       ranks_(numbers_of(options, "rank_pattern")),
       alphas_(numbers_of(options, "alpha_pattern")),
       saved_(options.list("modules_to_save")),
-      start_(start_named(options.text("lora_init"))),
+      start_(is_loaded(options) ? LoraStart::standard : start_named(options.text("lora_init"))),
       start_name_(options.text("lora_init")),
       original_model_(options.text("lora_original_model")),
-      rounds_(!original_model_.empty() || options.text("storage") != "keep") {
+      rounds_(!original_model_.empty() || options.text("storage") != "keep"),
+      makes_up_for_rounding_(start_name_ != "default" && (rounds_ || is_loaded(options))) {
   check_start_options(options);
   const double b_rate = b_learning_rate_ratio_ * options.number("learning_rate");
   check_weight_decay(
       options.number("weight_decay"), b_rate,
       fmt::format("a learning rate of {:.3g} (lora_b_learning_rate_ratio) of B", b_rate));
-  if (alpha_ == 0.0 && alphas_.numbers().empty()) {
-    throw Error(ErrorKind::usage,
-                fmt::format("{}: lora_alpha is 0: no adapter would change anything, or learn",
-                            options.origin("lora_alpha")),
-                "twice the rank is usual");
-  }
   for (const auto& [pattern, rank] : ranks_.numbers()) {
     if (rank >= 1 && rank <= kMostRank && rank == std::floor(rank)) continue;
     throw Error(ErrorKind::usage,
                 fmt::format("{}: rank_pattern has {} for {}, expected a whole number from 1 to {}",
                             options.origin("rank_pattern"), rank, pattern, kMostRank));
   }
+  if (is_loaded(options)) return;
+  const auto check_alpha = [&](const char* name, const std::string& has, double alpha) {
+    if (alpha >= 0.0 && alpha <= kMostAlpha) return;
+    throw Error(ErrorKind::usage, fmt::format("{}: {} {}, expected a number from 0 to {}",
+                                              options.origin(name), name, has, kMostAlpha));
+  };
+  check_alpha("lora_alpha", fmt::format("is {}", alpha_), alpha_);
   for (const auto& [pattern, alpha] : alphas_.numbers()) {
-    if (alpha <= kMostAlpha) continue;
-    throw Error(ErrorKind::usage,
-                fmt::format("{}: alpha_pattern has {} for {}, expected a number of at most {}",
-                            options.origin("alpha_pattern"), alpha, pattern, kMostAlpha));
+    check_alpha("alpha_pattern", fmt::format("has {} for {}", alpha, pattern), alpha);
   }
 }
 
@@ -186,8 +219,8 @@ void LoraSettings::settle(std::span<const WeightSpec> weights) {
   const Modules modules(weights);
   check_targets(modules);
   check_patterns(modules);
-  check_scales(weights);
   check_start(weights);
+  peft_targets_ = peft_targets(targets_, modules.linears);
   tied_ = !modules.all.contains("lm_head");
   if (!tied_ || std::find(saved_.begin(), saved_.end(), "lm_head") == saved_.end()) return;
   throw Error(ErrorKind::usage, "modules_to_save has lm_head, but this model's is its embedding",
@@ -222,16 +255,13 @@ void LoraSettings::check_patterns(const Modules& modules) const {
   }
 }
 
-void LoraSettings::check_scales(std::span<const WeightSpec> weights) const {
-  for (const WeightSpec& weight : weights) {
-    const std::optional<LoraShape> shape = shape_of(weight);
-    if (!shape || shape->scale != 0.0) continue;
-    throw Error(
-        ErrorKind::usage,
-        fmt::format("{} is 0 for {}: its adapter would change nothing, and learn nothing",
-                    alphas_.find(weight.path()) ? "alpha_pattern" : "lora_alpha", weight.path()),
-        "twice the rank is usual; lora_target names what is to have adapters");
-  }
+void LoraSettings::require_learning(const WeightSpec& weight, const LoraShape& shape) const {
+  if (shape.scale != 0.0) return;
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("{} is 0 for {}: its adapter would change nothing, and learn nothing",
+                  alphas_.find(weight.path()) ? "alpha_pattern" : "lora_alpha", weight.path()),
+      "twice the rank is usual; lora_target names what is to have adapters");
 }
 
 void LoraSettings::check_start(std::span<const WeightSpec> weights) const {
@@ -269,15 +299,13 @@ bool LoraSettings::trains_whole(const WeightSpec& weight) const {
 }
 
 json LoraSettings::to_peft() const {
-  std::vector<std::string> names = targets_.names();
-  std::sort(names.begin(), names.end());
   const auto ranks = static_cast<double>(saved_ranks());
   const double alphas = use_rslora_ ? std::sqrt(ranks) : ranks;
   json out = {{"peft_type", "LORA"},
               {"r", saved_ranks() * rank_},
               {"lora_alpha", number_json(alphas * alpha_)},
               {"lora_dropout", dropout_},
-              {"target_modules", names.empty() ? json(targets_.expression()) : json(names)},
+              {"target_modules", peft_targets_},
               {"use_rslora", use_rslora_},
               {"bias", "none"},
               {"fan_in_fan_out", false},

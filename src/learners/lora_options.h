@@ -35,6 +35,8 @@ class LoraSettings {
 
   // nullopt: the weight has no adapter.
   std::optional<LoraShape> shape_of(const WeightSpec& weight) const;
+  // Throws Error(usage) where the adapter of a weight can learn nothing.
+  void require_learning(const WeightSpec& weight, const LoraShape& shape) const;
   // Whether the weight is trained as a whole and saved beside the adapters.
   bool trains_whole(const WeightSpec& weight) const;
   double dropout() const { return dropout_; }
@@ -46,6 +48,9 @@ class LoraSettings {
   const std::string& start_name() const { return start_name_; }
   // Whether the stored values may differ from those before rounding.
   bool rounds() const { return rounds_; }
+  // Whether the factors hold what rounding took from the weights: they fit no weights that are
+  // stored otherwise. Of an adapter that is loaded, lora_init says how it began.
+  bool makes_up_for_rounding() const { return makes_up_for_rounding_; }
   // The model that has the values before rounding; empty: the run's own.
   const std::string& original_model() const { return original_model_; }
 
@@ -56,7 +61,6 @@ class LoraSettings {
   struct Modules;
   void check_targets(const Modules& modules) const;
   void check_patterns(const Modules& modules) const;
-  void check_scales(std::span<const WeightSpec> weights) const;
   void check_start(std::span<const WeightSpec> weights) const;
   // What ranks are multiplied by where the adapter is saved: with PiSSA it contains its initial
   // value, subtracted, at the same scale.
@@ -72,8 +76,9 @@ class LoraSettings {
   std::vector<std::string> saved_;  // modules_to_save: embed_tokens, lm_head
   LoraStart start_;
   std::string start_name_, original_model_;
-  bool rounds_;
-  bool tied_ = false;  // the head is the embedding
+  bool rounds_, makes_up_for_rounding_;
+  std::vector<std::string> peft_targets_;  // target_modules
+  bool tied_ = false;                      // the head is the embedding
 };
 
 }  // namespace jackscrew

@@ -1,6 +1,7 @@
 #include "session/adapter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -15,10 +16,24 @@
 #include "formats/shape.h"
 #include "formats/state_io.h"
 #include "model/weights.h"
+#include "report/progress.h"
 
 namespace jackscrew {
 
 namespace {
+
+constexpr const char* kOtherModel = "the adapter was made for another model";
+
+[[noreturn]] void fail_of_place(const std::string& tensor, const fs::path& directory) {
+  throw Error(ErrorKind::model,
+              fmt::format("{}: the model has no place for {}", directory.string(), tensor),
+              kOtherModel);
+}
+
+// Whether a tensor of an adapter stands beside a weight.
+bool is_beside(const PeftTensor& tensor, const WeightSpec& weight) {
+  return tensor.name.starts_with(weight.path() + ".");
+}
 
 // Prefixes such as "model.layers.3.mlp.up_proj." of the weights that other stages hold.
 std::set<std::string> modules_of_other_stages(const Stage& stage) {
@@ -39,11 +54,12 @@ std::vector<int64_t> shape_of(const Tensor& tensor) {
 }
 
 // Copies an adapter's values to a contiguous tensor of f32 of the same size.
-void fill(Ops& ops, const PeftTensor& from, const Tensor& to) {
+void fill(Ops& ops, const PeftTensor& from, const fs::path& adapter, const Tensor& to) {
   fill_tensor(ops, to, [&](int64_t begin, std::span<uint8_t> chunk) {
     constexpr int64_t kBytes = sizeof(float);
     const std::vector<float> values =
         from.values(begin / kBytes, (begin + std::ssize(chunk)) / kBytes);
+    require_finite(values, from, adapter);
     std::memcpy(chunk.data(), values.data(), chunk.size());
   });
 }
@@ -55,6 +71,7 @@ bool agrees(const OptionValue& given, const OptionValue& adapters, const Adapter
            option.accepted_instead.end();
   };
   if (option.accepts_any || is_other_word(given.text)) return true;
+  if (option.accepts && option.accepts(given.text)) return true;
   if (given.spec.type != OptionType::list) return same_value(given, adapters);
   return std::any_of(given.items.begin(), given.items.end(), is_other_word) ||
          std::is_permutation(given.items.begin(), given.items.end(), adapters.items.begin(),
@@ -197,7 +214,36 @@ void require_shape(const PeftTensor& tensor, const std::vector<int64_t>& shape,
               is_resized
                   ? "the vocabulary was resized for the adapter: resize the model's alike and "
                     "save it, or make a model of both with PEFT's merge_and_unload()"
-                  : "the adapter was made for another model");
+                  : kOtherModel);
+}
+
+void require_places(const PeftAdapter& adapter, std::span<const WeightSpec> weights,
+                    const fs::path& directory) {
+  for (const PeftTensor& tensor : adapter.tensors) {
+    const auto is_here = [&](const WeightSpec& weight) { return is_beside(tensor, weight); };
+    // What has no module in its name is a soft prompt.
+    const bool has_module = tensor.name.find('.') != std::string::npos;
+    if (has_module && std::ranges::none_of(weights, is_here)) fail_of_place(tensor.name, directory);
+  }
+}
+
+void require_trainable(const Recipe& recipe) {
+  if (recipe.adapter.empty()) return;
+  const PeftAdapter adapter = read_peft_adapter(recipe.adapter);
+  if (adapter.trains_in_part.empty()) return;
+  throw Error(
+      ErrorKind::model,
+      fmt::format("{}: {}: PEFT trains only a part of such an adapter, which is not supported",
+                  recipe.adapter, adapter.trains_in_part),
+      "it can be used and merged; merge it, and train a new one over the result");
+}
+
+void require_finite(std::span<const float> values, const PeftTensor& tensor,
+                    const fs::path& directory) {
+  if (std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) return;
+  throw Error(ErrorKind::non_finite,
+              fmt::format("{}: {} has values that are not finite", directory.string(), tensor.name),
+              "its training went wrong: a model with it would answer nothing");
 }
 
 void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
@@ -210,7 +256,7 @@ void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
     const auto found = tensors.find(state.name);
     if (found == tensors.end()) fail_without(state.name, adapter);
     require_shape(*found->second, shape_of(state.view), adapter);
-    fill(ops, *found->second, state.view);
+    fill(ops, *found->second, adapter, state.view);
     tensors.erase(found);
   });
   const std::set<std::string> others = modules_of_other_stages(stage);
@@ -221,11 +267,24 @@ void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
     return std::any_of(others.begin(), others.end(),
                        [&](const std::string& module) { return tensor.first.starts_with(module); });
   });
-  if (!tensors.empty()) {
-    throw Error(
-        ErrorKind::model,
-        fmt::format("{}: the model has no place for {}", adapter.string(), tensors.begin()->first),
-        "the adapter was made for another model");
+  if (!tensors.empty()) fail_of_place(tensors.begin()->first, adapter);
+}
+
+void warn_of_adapter(const Stage& stage, const fs::path& adapter) {
+  const PeftAdapter read = read_peft_adapter(adapter);
+  if (!read.contradiction.empty()) warn(read.contradiction);
+  if (read.base_storage.empty()) return;
+  for (const auto& parameter : stage.parameters()) {
+    const Weight& weight = *parameter->weight;
+    const auto is_here = [&](const PeftTensor& tensor) { return is_beside(tensor, weight.spec()); };
+    if (!weight.spec().is_block_matrix() || weight.format().name() == read.base_storage ||
+        std::ranges::none_of(read.tensors, is_here)) {
+      continue;
+    }
+    return warn(
+        fmt::format("{0}: its factors make up for what storage={1} takes from the weights, which "
+                    "are stored as {2}: set storage={1}",
+                    adapter.string(), read.base_storage, weight.format().name()));
   }
 }
 

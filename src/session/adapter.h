@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,15 @@ int64_t adapter_bytes(const StateSource& states, const nlohmann::json& adapter,
 // one of them by itself.
 void require_tying(const PeftAdapter& adapter, bool tied, const fs::path& directory);
 
+// Throws Error(model) for a tensor of the adapter that stands beside none of the model's weights.
+void require_places(const PeftAdapter& adapter, std::span<const WeightSpec> weights,
+                    const fs::path& directory);
+// Throws Error(model) where a run would train all of an adapter of which PEFT trains a part.
+void require_trainable(const Recipe& recipe);
+// Throws Error(non_finite) for values of an adapter's tensor that are not finite.
+void require_finite(std::span<const float> values, const PeftTensor& tensor,
+                    const fs::path& directory);
+
 // Throws Error(model): the adapter in a directory has no such tensor.
 [[noreturn]] void fail_without(const std::string& tensor, const fs::path& directory);
 // Throws Error(model) unless an adapter's tensor has the shape that the model asks for.
@@ -37,8 +47,13 @@ void require_shape(const PeftTensor& tensor, const std::vector<int64_t>& shape,
                    const fs::path& directory);
 
 // Fills the learner's parameters from a PEFT adapter, leaving out tensors of the model's other
-// stages. Call Session::restored() afterwards. Throws Error(model) when they do not match.
+// stages. Call Session::restored() afterwards. Throws Error(model) when they do not match, and
+// Error(non_finite) for values that are not finite.
 void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter);
+
+// Warns where PEFT would compute something else with the adapter, and where the weights beside
+// which it stands are not stored as its factors ask for.
+void warn_of_adapter(const Stage& stage, const fs::path& adapter);
 
 // The recipe with the learner's options taken from its PEFT adapter; options that concern training
 // alone keep the recipe's values. Throws Error(usage) where the recipe sets another learner or

@@ -107,6 +107,9 @@ std::unique_ptr<Session> load_session(const Recipe& recipe, const ModelFiles& fi
   bar.finish();
   if (!recipe.adapter.empty()) {
     load_adapter(session->stage(), session->ops(), recipe.adapter);
+    if (transport == nullptr || transport->rank() == 0) {
+      warn_of_adapter(session->stage(), recipe.adapter);
+    }
     session->restored();
   }
   return session;

@@ -285,8 +285,9 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
   } catch (const Error&) {
     // Where the settings are an adapter's, what it says of the model itself goes first.
     if (!recipe.adapter.empty()) {
-      require_tying(read_peft_adapter(recipe.adapter), files.config.tie_word_embeddings,
-                    recipe.adapter);
+      const PeftAdapter adapter = read_peft_adapter(recipe.adapter);
+      require_tying(adapter, files.config.tie_word_embeddings, recipe.adapter);
+      require_places(adapter, learnable, recipe.adapter);
     }
     throw;
   }

@@ -13,6 +13,7 @@
 #include "formats/checkpoint.h"
 #include "recipe/recipe_file.h"
 #include "report/event_log.h"
+#include "session/adapter.h"
 #include "session/place.h"
 #include "train/output_dir.h"
 #include "train/resume.h"
@@ -377,6 +378,7 @@ Recipe with_lanes(Recipe recipe, int ranks) {
 }
 
 void check_model(const Recipe& recipe, const ModelFiles& files) {
+  require_trainable(recipe);
   if (files.source != nullptr || recipe.random_init) return;
   throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", recipe.model),
               "set init=random to train from scratch, or give a model directory or GGUF file");

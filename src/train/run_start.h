@@ -17,7 +17,8 @@ namespace jackscrew {
 // backward (update=fused) would need the sum of several lanes.
 Recipe with_lanes(Recipe recipe, int ranks);
 
-// Throws Error(usage) where the model has no weights to begin with.
+// Throws Error(usage) where the model has no weights to begin with, and Error(model) where the
+// adapter cannot be trained further.
 void check_model(const Recipe& recipe, const ModelFiles& files);
 
 // The steps of the run: max_steps, or as many as num_train_epochs takes. Throws Error(usage) where

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -318,6 +320,20 @@ TEST(Scoring, LogitsAreOfWhatAPromptLeavesOfAWindow) {
                 .exit_code,
             0);
   EXPECT_EQ(SafetensorsFile(output).find("ids")->shape, (std::vector<int64_t>{12}));
+}
+
+TEST(SlowLogits, ThatAreNotFiniteAreRefused) {
+  const TinyRun tiny("logits_finite");
+  tiny.must_train("m", "method=full max_steps=1");
+  std::string bytes = tiny.text("m/model.safetensors");
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(bytes.data() + bytes.size() - sizeof nan, &nan, sizeof nan);
+  tiny.file("m/model.safetensors", bytes);
+  const fs::path output = tiny.path("logits.safetensors");
+  expect_refused(run("logits model=" + tiny.path("m").string() + " data=" + tiny.data() +
+                     " quiet=true output=" + output.string() + kErrorsOnly),
+                 6, {"logits of " + tiny.path("m").string() + " are not finite", "hint: "});
+  EXPECT_FALSE(fs::exists(output));
 }
 
 }  // namespace

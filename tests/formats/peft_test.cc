@@ -269,6 +269,13 @@ TEST_F(Peft, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("r", nullptr), "\"r\" is missing"));
   EXPECT_TRUE(mentions(refused("lora_dropout", 1.0), "lora_dropout"));
   EXPECT_TRUE(mentions(refused("r", 3), "is not of rank 3"));
+  EXPECT_TRUE(
+      mentions(refused("alpha_pattern", {{"q{,2}_proj", 4}}), "Python's re reads otherwise"));
+  // PEFT makes defaults of {}, and so turns on what they are of.
+  for (const char* key :
+       {"kasa_config", "velora_config", "arrow_config", "monteclora_config", "use_bdlora"}) {
+    EXPECT_TRUE(mentions(refused(key, json::object()), std::string(key) + " = {}"));
+  }
 }
 
 TEST_F(Peft, ReadsTheLengthsOfDora) {
@@ -289,6 +296,42 @@ TEST_F(Peft, ReadsTheLengthsOfDora) {
   tensors(3);
   EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }),
                        "lora_magnitude_vector of shape [3]"));
+}
+
+// Beside other weights than those that were rounded the adapter is wrong, so its file says to what.
+// PEFT would warn of it in adapter_config.json.
+TEST_F(Peft, RemembersWhatRoundingItMakesUpFor) {
+  json config = {{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 4}, {"base_storage", "nf4"}};
+  const std::vector<NamedShape> shapes = {{kModule + ".lora_A.weight", {2, 3}},
+                                          {kModule + ".lora_B.weight", {4, 2}}};
+  const auto export_it = [&] {
+    PeftWriter writer(adapter(), config, "some/model", shapes);
+    for (const NamedShape& one : shapes) {
+      writer.write(one.name, std::vector<float>(static_cast<size_t>(one.shape[0] * one.shape[1])));
+    }
+    writer.commit();
+  };
+  export_it();
+  EXPECT_FALSE(json::parse(slurp(adapter() / "adapter_config.json")).contains("base_storage"));
+  const PeftAdapter read = read_peft_adapter(adapter());
+  EXPECT_EQ(read.base_storage, "nf4");
+  EXPECT_EQ(read.file->metadata(),
+            (SafetensorsMetadata{{"base_storage", "nf4"}, {"format", "pt"}}));
+  EXPECT_EQ(option("lora_init").value, "loftq");
+  int64_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(adapter())) {
+    bytes += static_cast<int64_t>(entry.file_size());
+  }
+  EXPECT_EQ(bytes, peft_bytes(config, "some/model", shapes));
+  for (const char* storage : {"q4_k", "nf5"}) {
+    config["base_storage"] = storage;
+    export_it();
+    EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }),
+                         fmt::format("base_storage is {}, which weights cannot", storage)));
+  }
+  write();
+  EXPECT_EQ(read_peft_adapter(adapter()).base_storage, "");
+  EXPECT_EQ(option("lora_init").value, "default");
 }
 
 // PEFT writes a tied head beside its embedding.
@@ -381,6 +424,8 @@ TEST_F(Peft, NamesTheTensorThatIsWrong) {
   EXPECT_TRUE(mentions(refused_tensors({{"base_model.model.lora_A.weight", "F32", {2, 3}}}),
                        "base_model.model.lora_A.weight"));
   EXPECT_TRUE(mentions(refused_tensors({}), "no tensors"));
+  EXPECT_TRUE(mentions(refused_tensors({{"base_model.model.lm_head.weight", "F32", {4, 3}}}),
+                       "an adapter of nothing but lm_head is not supported"));
   fs::remove(adapter() / "adapter_model.safetensors");
   EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }), "safe_serialization"));
   fs::remove(adapter() / "adapter_config.json");

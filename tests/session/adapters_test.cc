@@ -123,6 +123,20 @@ TEST_F(AdapterOptionsTest, TargetsByExpressionAndByPath) {
   EXPECT_EQ(modules_of(*session({}), "lora_A").size(), 21u);
 }
 
+// PEFT matches expressions with more than layers that have weights, such as mlp.act_fn, and names
+// with ends of paths.
+TEST_F(AdapterOptionsTest, TargetsAreWrittenAsNames) {
+  const auto written = [&](const char* target) {
+    return session({target})->learner().adapter()["target_modules"];
+  };
+  EXPECT_EQ(written(R"(lora_target=.*\.mlp\..*)"),
+            (nlohmann::json{"down_proj", "gate_proj", "up_proj"}));
+  EXPECT_EQ(written(R"(lora_target=.*(\.q_proj|1\.self_attn\.v_proj))"),
+            (nlohmann::json{"model.layers.1.self_attn.v_proj", "q_proj"}));
+  EXPECT_EQ(written("lora_target=v_proj,0.mlp.up_proj"),
+            (nlohmann::json{"0.mlp.up_proj", "v_proj"}));
+}
+
 TEST_F(AdapterOptionsTest, TargetsThatDoNotExistAreRefused) {
   refused("lora_target: 3.mlp.up_proj is no linear layer", {"lora_target=q_proj,3.mlp.up_proj"});
   refused("lora_target: .*_prof is no linear layer", {"lora_target=.*_prof"});
@@ -256,7 +270,10 @@ TEST_F(AdapterOptionsTest, SurvivesTheDisk) {
   }
   export_adapter([&](const StateVisitor& visitor) { trained->visit(visitor); }, trained->ops(),
                  trained->learner().adapter(), "base", directory);
-  EXPECT_EQ(trained->learner().adapter()["target_modules"], expression);
+  const std::string layer = "model.layers.";  // of three
+  EXPECT_EQ(trained->learner().adapter()["target_modules"],
+            (nlohmann::json{layer + "0.mlp.up_proj", layer + "0.self_attn.q_proj",
+                            layer + "2.mlp.up_proj", layer + "2.self_attn.q_proj"}));
   const std::string adapter = "adapter=" + directory.string();
   // The recipe may say again what it said, and nothing else.
   for (const std::vector<std::string>& more :

@@ -162,6 +162,41 @@ TEST_F(LoraStartTest, PissaIsSavedAsOneAdapter) {
   }
 }
 
+// Its factors are right over weights that are rounded so. Trained further over others, they fit
+// those.
+TEST_F(LoraStartTest, TheAdapterRemembersWhatItMakesUpFor) {
+  const auto base_storage = [&](Session& run) {
+    return run.learner().adapter().value("base_storage", "none");
+  };
+  EXPECT_EQ(base_storage(*session({"storage=nf4"})), "none");
+  EXPECT_EQ(base_storage(*session({"lora_rank=4", "lora_init=pissa"})), "none");
+  EXPECT_EQ(base_storage(*session({"lora_rank=4", "lora_init=pissa", "storage=f32"})), "none");
+  const auto run = session({"lora_rank=4", "lora_init=loftq", "storage=nf4"});
+  EXPECT_EQ(base_storage(*run), "nf4");
+  const fs::path directory =
+      fs::temp_directory_path() / fmt::format("jackscrew_loftq_{}", ::getpid());
+  export_adapter([&](const StateVisitor& visitor) { run->visit(visitor); }, run->ops(),
+                 run->learner().adapter(), "base", directory);
+  const auto values = state_values(run->stage(), StateRole::parameter);
+  for (const auto& [storage, expected] :
+       {std::pair("nf4", "nf4"), {"int8", "int8"}, {"keep", "none"}}) {
+    const Recipe recipe = with_adapter_options(
+        make_recipe({"adapter=" + directory.string(), std::string("storage=") + storage}));
+    const auto loaded = make_session(recipe, files_, training_use(batch_.tokens));
+    load_adapter(loaded->stage(), loaded->ops(), directory);
+    loaded->learner().begin_run(10);
+    EXPECT_EQ(state_values(loaded->stage(), StateRole::parameter), values);
+    EXPECT_TRUE(loaded->learner().notes().lines.empty()) << "it is not begun again";
+    EXPECT_EQ(base_storage(*loaded), expected);
+    ::testing::internal::CaptureStderr();
+    warn_of_adapter(loaded->stage(), directory);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(said.empty(), expected == std::string("nf4")) << said;
+    EXPECT_EQ(said.find("set storage=nf4") == std::string::npos, said.empty()) << said;
+  }
+  fs::remove_all(directory);
+}
+
 // The gradients are those of an adapter of twice the rank, of which a half learns.
 TEST_F(LoraStartTest, PissaHasTheGradientsOfItsHalf) {
   for (const char* dropout : {"lora_dropout=0", "lora_dropout=0.4"}) {

@@ -1,0 +1,124 @@
+// Adapters of other programs as they are, laid over a model: their numbers, and what is wrong with
+// them.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "session/adapter.h"
+#include "tests/cli/run_program.h"
+#include "tests/support/batches.h"
+#include "tests/support/errors.h"
+#include "tests/support/golden.h"
+
+namespace jackscrew {
+namespace {
+
+// A copy of the golden adapter, of rank 4 and alpha 8, over gqa_tied, which has 3 layers.
+class LoadedAdapter : public ::testing::Test {
+ protected:
+  LoadedAdapter() { fs::copy(golden_path("lora"), adapter()); }
+
+  fs::path adapter() const { return directory_.path() / "adapter"; }
+  void set(const char* key, const nlohmann::json& value) const {
+    const fs::path file = adapter() / "adapter_config.json";
+    nlohmann::json config = nlohmann::json::parse(read_text(file));
+    config[key] = value;
+    write_text_atomic(file, config.dump());
+  }
+  void change_weights(const std::function<void(std::string&)>& change) const {
+    const fs::path file = adapter() / "adapter_model.safetensors";
+    std::string bytes = read_text(file);
+    change(bytes);
+    write_text_atomic(file, bytes);
+  }
+  std::unique_ptr<Session> session(bool training) const {
+    const Recipe recipe = with_adapter_options(make_recipe({"adapter=" + adapter().string()}));
+    SessionUse use = training_use(batch_.tokens);
+    use.training = training;
+    auto out = make_session(recipe, files_, use);
+    load_adapter(out->stage(), out->ops(), recipe.adapter);
+    out->restored();
+    return out;
+  }
+  double loss() const { return session(false)->loss_sum(batch_); }
+
+  const TemporaryDirectory directory_{"jackscrew_loaded_adapters"};
+  const Golden golden_{"lora"};
+  const ModelFiles files_ = open_model(golden_path("gqa_tied").string());
+  const StepBatch batch_ = golden_.batch();
+};
+
+// A run begins with no such numbers.
+TEST_F(LoadedAdapter, HasTheNumbersThatItHas) {
+  const double before = loss();
+  const auto plain = make_session(without_training(make_recipe({})), files_,
+                                  {.training = false,
+                                   .tokens = batch_.tokens,
+                                   .max_positions = batch_.tokens,
+                                   .kv_tokens = 0,
+                                   .logits_rows = 0});
+  const double without = plain->loss_sum(batch_);
+  set("lora_dropout", 0.995);
+  EXPECT_EQ(loss(), before);
+  set("lora_alpha", 0);
+  EXPECT_NEAR(loss() / without, 1.0, 1e-6);
+  expect_message(ErrorKind::usage, "its adapter would change nothing, and learn nothing",
+                 [&] { session(true); });
+  set("lora_alpha", -8);
+  const double negative = loss();
+  EXPECT_GT(std::abs(negative - before), 1e-3);
+  set("lora_alpha", 1e7);
+  set("alpha_pattern", {{"q_proj|v_proj|down_proj", -8}, {"gate_proj", -8}});
+  EXPECT_EQ(loss(), negative);
+  set("lora_alpha", 8);
+  set("alpha_pattern", {{"q_proj", 2e6}});
+  EXPECT_GT(std::abs(loss() - before), 1e-3);
+  for (const char* setting :
+       {"lora_alpha=-1", "lora_alpha=2e6", "alpha_pattern=q_proj=-1", "alpha_pattern=q_proj=2e6"}) {
+    expect_message(ErrorKind::usage, "expected a number from 0 to 1", [&] {
+      make_session(make_recipe({"method=lora", setting}), files_, training_use(batch_.tokens));
+    });
+  }
+}
+
+TEST_F(LoadedAdapter, ItsValuesMustBeFinite) {
+  change_weights([](std::string& bytes) {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    std::memcpy(bytes.data() + bytes.size() - sizeof nan, &nan, sizeof nan);
+  });
+  for (const bool training : {false, true}) {
+    const std::string error = error_of(ErrorKind::non_finite, [&] { session(training); });
+    EXPECT_NE(error.find(adapter().string() + ": model.layers."), std::string::npos) << error;
+    EXPECT_NE(error.find("has values that are not finite"), std::string::npos) << error;
+  }
+}
+
+// The settings of the learner are then the adapter's, of which nobody asked for any.
+TEST_F(LoadedAdapter, LayersThatTheModelLacksAreTheAdapters) {
+  change_weights([](std::string& bytes) {
+    const std::string of_last = "layers.2.";
+    for (size_t at = 0; (at = bytes.find(of_last, at)) != std::string::npos;) {
+      bytes.replace(at, of_last.size(), "layers.7.");
+    }
+  });
+  const std::string error = error_of(ErrorKind::model, [&] { session(false); });
+  EXPECT_EQ(message_of(error), adapter().string() +
+                                   ": the model has no place for "
+                                   "model.layers.7.mlp.down_proj.lora_A.weight");
+  EXPECT_EQ(hint_of(error), "the adapter was made for another model");
+}
+
+TEST_F(LoadedAdapter, WhatPeftTrainsInPartIsNotTrained) {
+  set("init_lora_weights", "mica");
+  const Recipe recipe = with_adapter_options(make_recipe({"adapter=" + adapter().string()}));
+  expect_message(ErrorKind::model, "init_lora_weights mica: PEFT trains only a part",
+                 [&] { require_trainable(recipe); });
+  EXPECT_GT(loss(), 0.0);
+  set("init_lora_weights", true);
+  require_trainable(recipe);
+}
+
+}  // namespace
+}  // namespace jackscrew

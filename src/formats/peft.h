@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/options.h"
 #include "formats/json_text.h"
 #include "formats/safetensors.h"
 #include "tensor/tensor.h"
@@ -45,9 +46,9 @@ struct AdapterOption {
   std::string value = {};
   std::vector<std::string> items = {};  // of a list, in place of the value
   // Values of a recipe that do not contradict this one: "auto", "all-linear", and whatever else
-  // accepts(value) says, if given.
+  // accepts(value, its options) says, if given.
   std::vector<std::string> accepted_instead = {};
-  std::function<bool(const std::string& value)> accepts = {};
+  std::function<bool(const std::string& value, const OptionSet& recipe)> accepts = {};
   bool accepts_any = false;    // no value contradicts it: it says how an adapter begins
   bool training_only = false;  // the recipe's own value takes precedence over the adapter's
 };

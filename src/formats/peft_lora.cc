@@ -456,25 +456,36 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
   settings["target_modules"] = targets;
   std::vector<std::string> paths;
   for (const auto& [path, tensors] : modules) paths.push_back(path);
+  // PiSSA's adapters have what they began with beside what was learned: the recipe of the run that
+  // made one has other ranks and alphas.
+  const auto began_otherwise = [](const std::string&, const OptionSet& recipe) {
+    return recipe.text("lora_init") == "pissa";
+  };
   adapter.options = {
-      {.name = "lora_rank", .value = std::to_string(rank)},
+      {.name = "lora_rank", .value = std::to_string(rank), .accepts = began_otherwise},
       {.name = "lora_alpha",
        .value = fmt::format("{}", settings["lora_alpha"].get<double>()),
-       .accepted_instead = {"auto"}},
+       .accepted_instead = {"auto"},
+       .accepts = began_otherwise},
       {.name = "use_rslora", .value = settings["use_rslora"].get<bool>() ? "true" : "false"},
       {.name = "use_dora", .value = settings.contains("use_dora") ? "true" : "false"},
       // The recipe of the run that made the adapter may have an expression, which its file has not.
       {.name = "lora_target",
        .items = targets,
        .accepted_instead = accepted_instead,
-       .accepts = [paths](const std::string& given) { return matches_all(given, paths); }},
-      {.name = "rank_pattern", .items = items_of(ranks, modules)},
-      {.name = "alpha_pattern", .items = items_of(numbers("alpha_pattern"), modules)},
+       .accepts = [paths](const std::string& given,
+                          const OptionSet&) { return matches_all(given, paths); }},
+      {.name = "rank_pattern", .items = items_of(ranks, modules), .accepts = began_otherwise},
+      {.name = "alpha_pattern",
+       .items = items_of(numbers("alpha_pattern"), modules),
+       .accepts = began_otherwise},
       {.name = "modules_to_save", .items = whole.names},
-      // An adapter that is loaded is not initialised again; this is to be remembered.
+      // An adapter that is loaded is not initialised again; this is to be remembered. It comes
+      // after those that ask how the adapter began.
       {.name = "lora_init",
        .value = adapter.base_storage.empty() ? "default" : "loftq",
        .accepts_any = true},
+      {.name = "lora_original_model", .accepts_any = true},
       {.name = "lora_dropout",
        .value = fmt::format("{}", settings["lora_dropout"].get<double>()),
        .training_only = true},

@@ -68,13 +68,6 @@ bool is_loaded(const OptionSet& options) {
 void check_start_options(const OptionSet& options) {
   const std::string& start = options.text("lora_init");
   const bool original = !options.text("lora_original_model").empty();
-  if (is_loaded(options)) {
-    if (!original) return;
-    throw Error(ErrorKind::usage,
-                fmt::format("lora_original_model is set, but the adapter {} goes on as it is",
-                            options.text("adapter")),
-                "leave lora_original_model out: an adapter that is loaded is not begun again");
-  }
   if (start == "default" && original) {
     throw Error(ErrorKind::usage, "lora_original_model is set, but lora_init is default",
                 "lora_init=loftq begins with what rounding took from the weights");

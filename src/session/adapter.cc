@@ -65,13 +65,14 @@ void fill(Ops& ops, const PeftTensor& from, const fs::path& adapter, const Tenso
 }
 
 // Whether the recipe's value of an option equals the adapter's, or leaves the choice to it.
-bool agrees(const OptionValue& given, const OptionValue& adapters, const AdapterOption& option) {
+bool agrees(const OptionValue& given, const OptionValue& adapters, const AdapterOption& option,
+            const OptionSet& recipe) {
   const auto is_other_word = [&](const std::string& word) {
     return std::find(option.accepted_instead.begin(), option.accepted_instead.end(), word) !=
            option.accepted_instead.end();
   };
   if (option.accepts_any || is_other_word(given.text)) return true;
-  if (option.accepts && option.accepts(given.text)) return true;
+  if (option.accepts && option.accepts(given.text, recipe)) return true;
   if (given.spec.type != OptionType::list) return same_value(given, adapters);
   return std::any_of(given.items.begin(), given.items.end(), is_other_word) ||
          std::is_permutation(given.items.begin(), given.items.end(), adapters.items.begin(),
@@ -88,7 +89,7 @@ void take(OptionSet& options, const AdapterOption& option, const std::string& or
   if (given.spec.type == OptionType::list) theirs.items = option.items;
   options.set(theirs);
   const OptionValue& taken = options.at(name, origin);
-  if (!was_set || agrees(given, taken, option)) return;
+  if (!was_set || agrees(given, taken, option, options)) return;
   const auto shown = [](const std::string& text) { return text.empty() ? "nothing" : text; };
   throw Error(ErrorKind::usage,
               fmt::format("{}: {} is {}, but the adapter {} has {}", given.origin, name,

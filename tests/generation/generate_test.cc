@@ -332,8 +332,7 @@ TEST(Sampler, MinPIsAShareOfTheLikeliest) {
   expect_shares({.temperature = 1, .min_p = 0.31, .seed = 12}, {0.375, 0, 0.625, 0});
   expect_shares({.temperature = 1, .min_p = 1, .seed = 13}, {0, 0, 1, 0});
   // top_p counts what min_p has not yet taken: 0.5 of all is less than 0.6.
-  expect_shares({.temperature = 1, .top_p = 0.6, .min_p = 0.31, .seed = 15},
-                {0.375, 0, 0.625, 0});
+  expect_shares({.temperature = 1, .top_p = 0.6, .min_p = 0.31, .seed = 15}, {0.375, 0, 0.625, 0});
   // The temperature comes first: 0.36, 0.01, 1 and 0.09 of the likeliest's.
   expect_shares({.temperature = 0.5, .min_p = 0.3, .seed = 14}, {0.36 / 1.36, 0, 1 / 1.36, 0});
 }

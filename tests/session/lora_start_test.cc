@@ -151,8 +151,8 @@ TEST_F(LoraStartTest, PissaIsSavedAsOneAdapter) {
     }
     EXPECT_EQ(bytes, adapter_bytes(states, adapter, "base"));
     // The recipe of the run will do.
-    std::vector<std::string> again = {"method=lora", "storage=nf4", "lora_init=pissa",
-                                      "adapter=" + directory.string()};
+    std::vector<std::string> again = settings;
+    again.insert(again.end(), {"method=lora", "adapter=" + directory.string()});
     const auto loaded =
         make_session(with_adapter_options(make_recipe(again)), files_, training_use(batch_.tokens));
     load_adapter(loaded->stage(), loaded->ops(), directory);
@@ -240,17 +240,21 @@ TEST_F(LoraStartTest, WhatMakesNoSenseIsRefused) {
           {"lora_init=loftq", "lora_original_model=" + golden_path("gqa_tied").string(),
            "lora_rank=4"});
   refused("lora_init is default", {"lora_original_model=elsewhere"});
-  const std::string adapter = golden_path("lora").string();
-  const Recipe loaded = with_adapter_options(make_recipe(
-      {"method=lora", "lora_init=loftq", "lora_original_model=elsewhere", "adapter=" + adapter}));
-  expect_error(ErrorKind::usage, "the adapter " + adapter + " goes on as it is",
-               [&] { make_session(loaded, files_, training_use(batch_.tokens)); });
   refused("use_dora is true, but lora_init is pissa", {"lora_init=pissa", "use_dora=true"});
   refused("rank 64 is more than", {"lora_init=pissa", "lora_rank=64"});
   expect_error(ErrorKind::model, "nowhere", [&] {
     session({"lora_init=loftq", "lora_original_model=nowhere"});
   });
   refused("has no weights", {"lora_init=loftq", "lora_original_model=llama-9m"});
+}
+
+// As in the recipe of the run that made it.
+TEST_F(LoraStartTest, AnAdapterThatIsLoadedIsNotBegunAgain) {
+  const Recipe loaded = with_adapter_options(
+      make_recipe({"method=lora", "lora_init=loftq", "lora_original_model=elsewhere",
+                   "adapter=" + golden_path("lora").string()}));
+  EXPECT_EQ(loaded.options.text("lora_original_model"), "");
+  EXPECT_NO_THROW(make_session(loaded, files_, training_use(batch_.tokens)));
 }
 
 }  // namespace

@@ -474,8 +474,7 @@ RenderedChat render_chat(const ChatFormat& format, std::span<const Message> mess
   const ChatTemplate& chat = own ? format.tools : format.general;
   if (chat.refusal) throw Error(*chat.refusal);
   if (chat.is_none()) {
-    RenderedChat plain{
-        render_plain(format.eos_token, messages, answer_follows, tools, variables)};
+    RenderedChat plain{render_plain(format.eos_token, messages, answer_follows, tools, variables)};
     note_unwritten(
         messages, [](std::string_view) { return false; }, plain);
     return plain;

@@ -94,10 +94,11 @@ OptionValue default_value(const OptionSpec& spec, size_t table) {
   if (spec.type == OptionType::integer && bare && *bare >= 0x1p63 && !is_bounded) {
     hint = fmt::format("the largest is {}", std::numeric_limits<int64_t>::max());
   }
-  throw Error(
-      ErrorKind::usage,
-      fmt::format("{}: {} is \"{}\", expected {}", origin, spec.name, text, expected_value(spec)),
-      hint);
+  const bool is_foreign = explanation != nullptr && is_valid_item(spec, text);
+  const std::string why =
+      is_foreign ? "a value of other programs" : "expected " + expected_value(spec);
+  throw Error(ErrorKind::usage, fmt::format("{}: {} is \"{}\", {}", origin, spec.name, text, why),
+              hint);
 }
 
 }  // namespace
@@ -249,8 +250,11 @@ void OptionSet::set(const Assignment& assignment) {
   at(assignment.name, assignment.origin);
   OptionValue& value = values_[index_.find(canonical_name(assignment.name))->second];
   const OptionSpec& spec = value.spec;
+  const auto explained = [&](const std::string& text) {
+    return explanation(fmt::format("{}={}", spec.name, text));
+  };
   const auto refuse = [&](const std::string& text) {
-    refuse_value(spec, text, assignment.origin, explanation(fmt::format("{}={}", spec.name, text)));
+    refuse_value(spec, text, assignment.origin, explained(text));
   };
   if (spec.type == OptionType::list) {
     auto items = assignment.items ? *assignment.items : list_items(assignment.text);
@@ -266,7 +270,10 @@ void OptionSet::set(const Assignment& assignment) {
     // Text may always be emptied: that is how a recipe's value is taken back on the command line.
     const bool emptied =
         spec.type == OptionType::text && assignment.text.empty() && *spec.default_text == '\0';
-    if (!emptied && !is_valid_item(spec, assignment.text)) {
+    // Free text would take the values of other programs, too.
+    const bool is_free = spec.type == OptionType::text && *spec.choices == '\0';
+    const bool is_foreign = is_free && explained(assignment.text) != nullptr;
+    if (!emptied && (is_foreign || !is_valid_item(spec, assignment.text))) {
       refuse(assignment.text);
     }
     value.text = assignment.text;

@@ -86,7 +86,7 @@ class OptionSet {
 
   // Sets an option; a later call wins. `-` and `_` in names are the same. Throws Error(usage) for
   // an unknown name (with the nearest one as hint) and for a value that the option does not allow,
-  // naming the option, the value, what is expected, and `origin`.
+  // or that explain() has, naming the option, the value, what is expected, and `origin`.
   void set(std::string_view name, std::string_view text, std::string_view origin);
   void set(const Assignment& assignment);
 

@@ -159,6 +159,7 @@ int compare(const Recipe& given) {
   }
   const int64_t tokens = dataset.stats().trained_tokens;
   const auto reference = open_session(recipe, first, use, style);
+  warn_of_product_parameters(*reference);
   Rows rows(first, others, tokens, recipe.json);
   std::vector<ComparedModel> models = {{first.origin, stored_bytes(first)}};
   std::optional<Error> non_finite;  // of the first such model; the others are compared all the same

@@ -116,6 +116,7 @@ int score(const Recipe& given) {
   const std::vector<Dataset> parts = load_scored(recipe, scored, tokenizer, style);
   const SessionUse use = scoring_use(recipe, files);
   const auto session = open_session(recipe, files, use, style);
+  warn_of_product_parameters(*session);
   EvalResult all;
   std::vector<EvalResult> results;
   for (const Dataset& part : parts) {

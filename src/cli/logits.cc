@@ -89,6 +89,7 @@ int write_logits(const Recipe& given) {
                        .kv_tokens = 0,
                        .logits_rows = tokens};
   const auto session = open_session(recipe, files, use, stderr_style(recipe.quiet));
+  warn_of_product_parameters(*session);
   const Tensor logits = session->logits(ids, tokens, false);
   const Tensor id_view(ids.data(), DType::i32, {tokens});
   AtomicFile file(recipe.output);

@@ -48,12 +48,13 @@ void MixedRates::check() const {
     const int64_t least = groups_[i].least;
     if (least <= limit_bytes(i)) continue;
     if (counts_memory()) {
-      throw Error(ErrorKind::does_not_fit,
-                  fmt::format("the blocks' matrices{} take {} in the fewest bits, and {} is left "
-                              "for them",
-                              groups_.size() > 1 ? fmt::format(" of stage {}", i) : "",
-                              human_bytes(least), human_bytes(limit_bytes(i))),
-                  "raise device_memory, or take a smaller model or a shorter sequence_len");
+      throw Error(
+          ErrorKind::does_not_fit,
+          fmt::format("the blocks' matrices{} take {} in the fewest bits, and {} is left "
+                      "for them",
+                      groups_.size() > 1 ? fmt::format(" of stage {}", i) : "",
+                      human_bytes(least, limit_bytes(i)), human_bytes(limit_bytes(i), least)),
+          "raise device_memory, or take a smaller model or a shorter sequence_len");
     }
     const double bits = std::ceil(8.0 * static_cast<double>(least) / elements_ * 1000.0) / 1000.0;
     throw Error(

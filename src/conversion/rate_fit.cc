@@ -142,12 +142,13 @@ std::vector<StageLimit> limits_that_fit(const Recipe& recipe, const std::string&
   const RanksPlan fewest = rehearse_over(frugal, least.files);
   if (const auto rank = rank_beyond_budget(recipe, fewest)) {
     const Ledger& ledger = fewest.ranks[static_cast<size_t>(*rank)].ledger;
+    const int64_t budget = budget_of(recipe, *rank);
     const std::string option = budget_option(of_rank(recipe, *rank));
     throw Error(
         ErrorKind::does_not_fit,
         fmt::format("in the fewest bits that there are, this run needs {} ({}){}, budget {} ({})",
-                    human_bytes(ledger.peak), purposes_text(ledger), on_rank(recipe, *rank),
-                    human_bytes(budget_of(recipe, *rank)), option),
+                    human_bytes(ledger.peak, budget), purposes_text(ledger), on_rank(recipe, *rank),
+                    human_bytes(budget, ledger.peak), option),
         fmt::format("raise {}, or lower sequence_len, micro_batch_size or the adapter's rank",
                     option));
   }

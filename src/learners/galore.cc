@@ -159,9 +159,10 @@ class GaloreLearner : public Learner {
           return schedule.done > 0 || schedule.next < total_steps_;
         });
     if (!any && total_steps_ > 0) {
-      notes.warnings.push_back(fmt::format(
-          "no subspace is refreshed in {}: all stay random; lower projection_update_gap",
-          counted(total_steps_, "step")));
+      notes.warnings.push_back(
+          fmt::format("no subspace is refreshed in {}: all stay random; lower {}",
+                      counted(total_steps_, "step"),
+                      settings_.has_windows() ? "projection_window" : "projection_update_gap"));
     }
     return notes;
   }

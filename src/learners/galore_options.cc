@@ -152,7 +152,7 @@ GaloreSettings::GaloreSettings(const OptionSet& options)
     throw Error(ErrorKind::usage,
                 fmt::format("projection_gap_max={} is less than twice projection_update_gap={}",
                             *longest_gap_, *gap_),
-                "gaps only double; raise it, or set lazy_overlap=0");
+                "gaps only double; raise it, or leave projection_gap_max out");
   }
   if (gap_ && window_ && *window_ > *gap_) {
     throw Error(

@@ -4,9 +4,16 @@ namespace jackscrew {
 
 namespace {
 
+// Of methods that other programs have as an optimizer as well.
+constexpr const char* kLomo = "update=fused, with any method";
+constexpr const char* kOtherFullMethods =
+    "method=rotary and method=qgalore train every weight in little memory; docs/methods.md has the "
+    "settings of BAdam, LISA and HiFT";
+
 constexpr ForeignName kOptions[] = {
     {"load_in_4bit quantization_bit",
      "storage=nf4 keeps frozen weights in 4 bits; method=qlora sets it"},
+    {"quant", "storage=TYPE: of the weights in memory or, where a model is written, in its files"},
     {"load_in_8bit", "storage=int8 keeps frozen weights in 8 bits"},
     {"bnb_4bit_quant_type bnb_4bit_compute_dtype quantization_method",
      "storage=nf4 (or nf4_double) and product=bf16 say how weights are kept and multiplied"},
@@ -34,6 +41,7 @@ constexpr ForeignName kOptions[] = {
      "lora_target=all-linear, the default, is every linear layer of the blocks"},
     {"use_pissa pissa_init", "lora_init=pissa"},
     {"peft_use_rslora", "use_rslora=true"},
+    {"lora lora_path", "adapter=DIR applies an adapter; method=lora trains one"},
     {"adapter_path lora_model_dir",
      "adapter=DIR continues training an adapter; output_dir is where the result is written"},
     {"gradient_accumulation", "gradient_accumulation_steps=N"},
@@ -42,6 +50,11 @@ constexpr ForeignName kOptions[] = {
     {"grad_clip gradient_clipping clip_grad", "max_grad_norm=X"},
     {"beta1 beta2 adam_beta", "adam_beta1=X, adam_beta2=X"},
     {"warmup", "warmup_ratio=X or warmup_steps=N"},
+    {"warmup_steps=0.01 warmup_steps=0.02 warmup_steps=0.03 warmup_steps=0.05 warmup_steps=0.06 "
+     "warmup_steps=0.1 warmup_steps=0.15 warmup_steps=0.2",
+     "warmup_ratio=X is a share of the steps"},
+    {"total_steps", "max_steps=N"},
+    {"checkpoint_steps", "save_steps=N"},
     {"save_strategy eval_strategy evaluation_strategy logging_strategy",
      "save_steps, eval_steps and logging_steps count steps"},
     {"evals_per_epoch saves_per_epoch", "eval_steps and save_steps count steps"},
@@ -55,9 +68,13 @@ constexpr ForeignName kOptions[] = {
     {"trust_remote_code hf_use_auth_token push_to_hub hub_model_id hub_token hub_revision revision",
      "nothing is downloaded, uploaded or run from a model's repository"},
     {"neftune_noise_alpha noisy_embedding_alpha", "NEFTune is not there"},
+    {"output_field", "field_output=KEY"},
+    {"chat_template=default chat_template=tokenizer_default",
+     "chat_template=auto, the default, is the model's own"},
     {"chat_template_jinja chat_template_file chat_template_path", "chat_template=FILE.jinja"},
     {"max_tokens n_predict", "max_new_tokens=N bounds an answer"},
     {"temp", "temperature=X"},
+    {"repeat_penalty", "repetition_penalty=X"},
     {"system_prompt", "system=TEXT"},
     {"device_map cuda gpu use_cpu no_cuda ngl n_gpu_layers",
      "device=cuda:0 computes on a GPU, device=cpu on the CPU"},
@@ -73,6 +90,11 @@ constexpr ForeignName kOptions[] = {
      "optimizer=paged_adamw optimizer=paged_adamw_32bit",
      "optimizer=adamw"},
     {"optimizer=adamw_bnb_8bit optimizer=paged_adamw_8bit", "optimizer=adamw_8bit"},
+    {"use_galore optimizer=galore_adamw optimizer=galore_adamw_8bit "
+     "optimizer=galore_adamw_layerwise optimizer=galore_adamw_8bit_layerwise",
+     "method=galore; method=qgalore with int8 weights and 8-bit states"},
+    {"optimizer=lomo optimizer=adalomo", kLomo},
+    {"optimizer=apollo_adamw optimizer=apollo_adamw_layerwise", kOtherFullMethods},
     {"lr_scheduler_type=constant_with_warmup",
      "lr_scheduler_type=constant; warmup_ratio and warmup_steps apply to it, too"},
     {"max_steps=-1", "max_steps=0, the default: num_train_epochs says how long the run is"},
@@ -106,7 +128,8 @@ constexpr ForeignName kOptions[] = {
      "kernels are the program's own: leave it out"},
     {"activation_offloading",
      "gradient_checkpointing=true computes activations again instead of keeping them"},
-    {"lr_scheduler_kwargs cosine_min_lr_ratio", "lr_scheduler_type=cosine falls to 0"},
+    {"lr_scheduler_kwargs cosine_min_lr_ratio min_lr lr_scheduler_type=cosine_with_min_lr",
+     "lr_scheduler_type=cosine falls to 0"},
     {"metric_for_best_model greater_is_better",
      "load_best_model_at_end=true takes the lowest loss on eval_data"},
     {"eval_on_start", "eval_data is evaluated before and after the run anyway"},
@@ -129,10 +152,10 @@ constexpr ForeignName kMethods[] = {
      "the adapters supported are LoRA's (method=lora, with use_rslora=true or use_dora=true if "
      "wanted) and soft prompts (method=prompt)"},
     {"q_galore", "method=qgalore"},
-    {"lomo adalomo", "update=fused, with any method"},
-    {"apollo badam lisa hift",
-     "method=rotary and method=qgalore train every weight in little memory; docs/methods.md has "
-     "the settings of BAdam, LISA and HiFT"},
+    {"galore_adamw galore_adamw_8bit galore_adamw_layerwise",
+     "method=galore; method=qgalore with int8 weights and 8-bit states"},
+    {"lomo adalomo", kLomo},
+    {"apollo badam lisa hift", kOtherFullMethods},
     {"sft finetune fine_tune", "method=lora, qlora, full, rotary or qgalore says how to fine-tune"},
     {"freeze",
      "method=rotary and method=qgalore train every weight in little memory, method=lora trains "

@@ -101,6 +101,7 @@ RecipeReport report_recipe(std::span<const RecipeEntry> entries, const OptionSet
         understood = true;
       } catch (const Error& error) {
         hint = without_place(error.what(), assignment.origin);
+        if (!error.hint().empty()) hint += "; " + error.hint();
       }
     }
     if (understood) {

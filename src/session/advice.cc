@@ -4,19 +4,23 @@
 #include <span>
 
 #include "base/text.h"
+#include "data/dataset.h"
 #include "session/knobs.h"
 
 namespace jackscrew {
 
 namespace {
 
-// `longest` and its halves, of `least` and more.
+// `longest` and its halves, of `least` and more; none where a record that is longer is an error.
 Knob sequence_lengths(const Recipe& recipe, int64_t longest, int64_t least) {
   constexpr int64_t kShortestText = 64;  // tokens; of a shorter one little is left
   const int64_t shortest = std::max(least, virtual_tokens(recipe) + kShortestText);
   Knob shorter;
+  if (recipe.long_record == LongRecord::error) return shorter;
+  const char* const remark = recipe.long_record == LongRecord::drop ? "longer records are dropped"
+                                                                    : "longer records are cut";
   for (int64_t length = longest; length >= shortest; length /= 2) {
-    shorter.positions.push_back({fmt::format("sequence_len={}", length), "longer records are cut"});
+    shorter.positions.push_back({fmt::format("sequence_len={}", length), remark});
   }
   return shorter;
 }

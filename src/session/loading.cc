@@ -1,7 +1,11 @@
 #include "session/loading.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <iostream>
 
+#include "base/console.h"
 #include "base/temporary_place.h"
 #include "session/adapter.h"
 #include "session/fit.h"
@@ -120,6 +124,18 @@ std::unique_ptr<Session> open_session(const Recipe& recipe, const ModelFiles& fi
   const SessionPlan plan = Session::rehearse(recipe, files, use);
   require_fit(recipe, files, use, plan);
   return load_session(recipe, files, use, plan, style);
+}
+
+void warn_of_product_parameters(Session& session) {
+  const Product& product = session.product();
+  const bool keeps_any =
+      std::ranges::any_of(session.stage().parameters(), [&](const auto& parameter) {
+        const WeightSpec& weight = parameter->weight->spec();
+        return weight.is_block_matrix() && !product.parameters(weight).empty();
+      });
+  if (!keeps_any) return;
+  warn(fmt::format("what product={} learns is in no model: it computes as with {}", product.name(),
+                   product.settings_without_parameters()));
 }
 
 }  // namespace jackscrew

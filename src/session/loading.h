@@ -49,4 +49,8 @@ std::unique_ptr<Session> load_session(const Recipe& recipe, const ModelFiles& fi
 std::unique_ptr<Session> open_session(const Recipe& recipe, const ModelFiles& files,
                                       const SessionUse& use, const ProgressStyle& style);
 
+// For a session that does not train: warns where its product keeps parameters beside the weights,
+// which are as they were before training, since no model contains them.
+void warn_of_product_parameters(Session& session);
+
 }  // namespace jackscrew

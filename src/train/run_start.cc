@@ -84,8 +84,11 @@ const char* anew(const Recipe& recipe) {
 
 // What else there is to do where a checkpoint cannot be gone on from.
 const char* without_it(const Recipe& recipe) {
-  return names_checkpoint(recipe) ? "or leave resume out"
-                                  : "give another output_dir, or start over with overwrite=true";
+  if (!names_checkpoint(recipe))
+    return "give another output_dir, or start over with overwrite=true";
+  return recipe.overwrite ? "or leave resume out and give another output_dir: in this one "
+                            "overwrite=true then starts over and removes a run that is there"
+                          : "or leave resume out";
 }
 
 // Whether an option says how long a run is, and nothing else of it.
@@ -94,41 +97,61 @@ bool is_length(const std::string& option) {
          option == "early_stopping_patience";
 }
 
+// Whether an option is of the model, or says what learns and how it is kept: states of another
+// choice are other states, or mean something else.
+bool is_of_states(const OptionSet& options, const std::string& option) {
+  const size_t table = options.at(option, "recipe").table;
+  const std::string& title = options.tables()[table].title;
+  return title == option_titles::kModel || title == option_titles::kMethod ||
+         std::ranges::any_of(method_tables(),
+                             [&](const MethodTable& of) { return method_title(of) == title; });
+}
+
 // What differs between the run that a directory is of, an output_dir or a checkpoint, and a recipe.
 struct Changes {
   std::vector<std::string> texts;
-  bool is_same_run = true;  // but for its length
+  bool is_same_run = true;     // but for its length
+  bool has_its_states = true;  // which are then a beginning for this run, too
 };
 
 Changes changes_since(const fs::path& directory, const Recipe& recipe) {
   if (!fs::exists(directory / kRecipeName))
-    return {{fmt::format("its {} is missing", kRecipeName)}, false};
+    return {{fmt::format("its {} is missing", kRecipeName)}, false, false};
   Changes changes;
   for (const OptionChange& change : changed_options(directory, recipe.options)) {
     changes.texts.push_back(change.text("then"));
     if (!is_length(change.name)) changes.is_same_run = false;
+    if (is_of_states(recipe.options, change.name)) changes.has_its_states = false;
   }
   return changes;
 }
 
+// What else there is to do about the result of a run that ended after `step` steps, where this one
+// is of `total_steps`.
+std::string or_from_its_end(const Recipe& recipe, int64_t step, int64_t total_steps,
+                            const Changes& changes) {
+  const fs::path its_end = checkpoint_path(recipe.output_dir, step);
+  if (!fs::exists(its_end)) {
+    return fmt::format("; it left no {} to continue from{}", its_end.filename().string(),
+                       changes.has_its_states ? ": " + train_on(recipe.output_dir) : "");
+  }
+  const bool may = changes.has_its_states && total_steps > step;
+  const std::string going_on = "goes on from its end";
+  return fmt::format(
+      "{}; with all of it as it was, a larger max_steps or, where it stopped early, "
+      "early_stopping_patience {} by itself",
+      may ? fmt::format(", or with resume={} {}", shell_word(its_end.string()), going_on) : "",
+      may ? "does so" : going_on);
+}
+
 // Throws: the result in output_dir, of a run of so many steps, is another one.
-[[noreturn]] void refuse_finished(const Recipe& recipe, int64_t step, ErrorKind kind,
-                                  const std::vector<std::string>& changes) {
-  const fs::path output = recipe.output_dir;
-  const fs::path its_end = checkpoint_path(output, step);
-  const bool can_go_on = fs::exists(its_end);
-  throw Error(
-      kind,
-      fmt::format("output_dir {} holds the result of a finished run of {}: {}", output.string(),
-                  counted(step, "step"), fmt::join(changes, ", ")),
-      fmt::format("give another output_dir; {}{}", anew(recipe),
-                  can_go_on
-                      ? fmt::format(", or with resume={} goes on from its end; with all of it "
-                                    "as it was, a larger max_steps or, where it stopped early, "
-                                    "early_stopping_patience does so by itself",
-                                    shell_word(its_end.string()))
-                      : fmt::format("; it left no {} to continue from: {}",
-                                    its_end.filename().string(), train_on(output))));
+[[noreturn]] void refuse_finished(const Recipe& recipe, int64_t step, int64_t total_steps,
+                                  ErrorKind kind, const Changes& changes) {
+  throw Error(kind,
+              fmt::format("output_dir {} holds the result of a finished run of {}: {}",
+                          recipe.output_dir, counted(step, "step"), fmt::join(changes.texts, ", ")),
+              fmt::format("give another output_dir; {}{}", anew(recipe),
+                          or_from_its_end(recipe, step, total_steps, changes)));
 }
 
 // Returns a value if this recipe's run has ended and nothing is left to do, nullopt if it may
@@ -182,7 +205,7 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const LoggedRun& e
                             output.string(), counted(step, "step"), watch.why_stopped()),
                 "give a larger early_stopping_patience");
   }
-  refuse_finished(recipe, step, kind, changes.texts);
+  refuse_finished(recipe, step, total_steps, kind, changes);
 }
 
 // Whether output_dir has begun this run, of which a checkpoint of elsewhere is, too: what a run
@@ -209,14 +232,18 @@ void refuse_to_replace(const Recipe& recipe, const fs::path& checkpoint, const R
     if (!checkpoint.empty() && is_left_elsewhere(recipe, checkpoint, inputs)) return;
     throw Error(ErrorKind::usage, what, fmt::format("give another output_dir; {}", anew(recipe)));
   }
-  const std::vector<std::string> changes = changes_since(output, recipe).texts;
-  if (changes.empty()) return;
-  throw Error(ErrorKind::usage,
-              fmt::format("{}, and {} is of another run: {}", what, checkpoint.string(),
-                          fmt::join(changes, ", ")),
-              fmt::format("give another output_dir; {}, or with resume={} goes on from there; with "
-                          "all of it as it was, the run goes on by itself",
-                          anew(recipe), shell_word(checkpoint.string())));
+  const Changes changes = changes_since(output, recipe);
+  if (changes.texts.empty()) return;
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("{}, and {} is of another run: {}", what, checkpoint.string(),
+                  fmt::join(changes.texts, ", ")),
+      fmt::format("give another output_dir; {}{}; with all of it as it was, the run goes on by "
+                  "itself",
+                  anew(recipe),
+                  changes.has_its_states ? fmt::format(", or with resume={} goes on from there",
+                                                       shell_word(checkpoint.string()))
+                                         : ""));
 }
 
 // Whether output_dir has another run than this one, which goes on from a checkpoint of elsewhere:
@@ -438,7 +465,8 @@ void refuse_other_recipe(const Recipe& recipe) {
   if (changes.texts.empty()) return;
   if (const std::optional<int64_t> step = logged_run(output).ended_after) {
     if (changes.is_same_run) return;
-    refuse_finished(recipe, *step, ErrorKind::usage, changes.texts);
+    // Of epochs nobody knows yet how many steps they are.
+    refuse_finished(recipe, *step, recipe.max_steps, ErrorKind::usage, changes);
   }
   // Whatever the inputs are, they do not make it the same run.
   refuse_to_replace(recipe, wanted_checkpoint(recipe), {});

@@ -208,8 +208,10 @@ class Trainer {
   }
 
   int64_t answer_samples(const std::vector<size_t>& samples, int64_t step, EventLog& log) {
-    return jackscrew::answer_samples(crew_->session(), files_, tokenizer_, data_, samples, console_,
-                                     step, log);
+    const int64_t left = jackscrew::answer_samples(crew_->session(), files_, tokenizer_, data_,
+                                                   samples, console_, step, log);
+    if (const fs::path* output = claim_->find()) log.put_back(*output);  // answers take minutes
+    return left;
   }
 
   // Returns false where a stop has cut the evaluation short: a resumed run then makes it.
@@ -420,18 +422,16 @@ class Trainer {
 
   std::string how_to_go_on() const { return jackscrew::how_to_go_on(recipe_, start_, checkpoint_); }
 
-  void write_result(int64_t done) {
-    try {
-      write_patiently(
-          console_, "the result", *claim_,
-          [&] { jackscrew::write_result(*crew_, files_, tokenizer_, format_, claim_->path()); },
-          [&] { try_to_save(done); });
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::generic) throw;
-      if (saved_step_ != done) leave_elsewhere(done, error);
-      throw Error(stop_requested() ? ErrorKind::interrupted : error.kind(),
-                  fmt::format("the result is not written: {}", error.what()), how_to_go_on());
-    }
+  void write_result(int64_t done) try {
+    write_patiently(
+        console_, "the result", *claim_,
+        [&] { jackscrew::write_result(*crew_, files_, tokenizer_, format_, claim_->path()); },
+        [&] { try_to_save(done); });
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::generic) throw;
+    if (saved_step_ != done) leave_elsewhere(done, error);
+    throw Error(stop_requested() ? ErrorKind::interrupted : error.kind(),
+                fmt::format("the result is not written: {}", error.what()), how_to_go_on());
   }
 
   void or_leave_elsewhere(int64_t step, const std::function<void()>& save) try {

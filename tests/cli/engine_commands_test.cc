@@ -160,6 +160,25 @@ TEST(Eval, WarnsOfOptionsOfAProductThatOnlyTrainingReads) {
   EXPECT_EQ(plan.find("does not use"), std::string::npos) << plan;
 }
 
+// Steps and blocks that a run has found are states of that run.
+TEST(Eval, WarnsOfWhatAProductLearnsThatNoModelHas) {
+  const TinyRun tiny("unlearned");
+  const std::string eval =
+      "eval init=random tokenizer=bytes threads=1 sequence_len=64 product=int4 int4_mode=paper "
+      "data=" +
+      tiny.eval_data() + " model=" + tiny.config() + " ";
+  const auto warns = [&](const std::string& more) {
+    const Outcome outcome = run(eval + more + kErrorsOnly);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    return outcome.out.find(
+               "warning: what product=int4 learns is in no model: it computes as with "
+               "int4_steps=dynamic and no int4_block=search\n") != std::string::npos;
+  };
+  EXPECT_TRUE(warns(""));
+  EXPECT_TRUE(warns("int4_steps=dynamic int4_block=search"));
+  EXPECT_FALSE(warns("int4_steps=dynamic"));
+}
+
 // Who asks for plain text knows that there is no template, or wants none.
 TEST(Chat, MissesATemplateOnlyWhereNobodySaysWhich) {
   const TinyRun tiny("chat_plain");

@@ -227,6 +227,8 @@ TEST_F(SlowConversion, AMergeThatLosesTooMuchLeavesNothing) {
                  {"more than max_merge_loss", "storage=f32"});
   EXPECT_FALSE(fs::exists(path("m.gguf")));
   EXPECT_FALSE(fs::exists(path("m.gguf.jackscrew-part")));
+  answer(merge + "max_merge_loss=0 storage=f32 eval_data=" + tiny_.eval_data() +
+         " output_dir=" + path("f32"));
   answer(merge + "max_merge_loss=5 output=" + path("m.gguf"));
   EXPECT_TRUE(fs::exists(path("m.gguf")));
 }

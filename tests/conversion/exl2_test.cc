@@ -108,6 +108,15 @@ TEST_F(SlowExl2, FitsARun) {
                       tiny_.eval_data()));
   EXPECT_EQ(contents(path("int8")), contents(path("all")));
   refused("method=lora device_memory=100KB", 3, {"in the fewest bits", "device_memory"});
+  // A budget that is just too small reads like what is needed.
+  const std::string little =
+      jackscrew::run(quantise("x", "method=lora device_memory=100KB") + kErrorsOnly).out;
+  const size_t at = little.find("needs ") + 6;
+  const std::string needs = little.substr(at, little.find(" (", at) - at);  // "629.6 KiB"
+  const double unit = needs.ends_with("KiB") ? 1024.0 : 1048576.0;
+  const auto least_like_it = static_cast<int64_t>((std::stod(needs) - 0.05) * unit) + 2;
+  refused(fmt::format("method=lora device_memory={}B", least_like_it), 3,
+          {"needs " + needs + " (", ", budget " + needs + " (", " B) (device_memory)"});
   refused("method=full device_memory=1MB", 2, {"does not hold", "method=lora"});
   refused(run + "bits=4", 2, {"bits and device_memory"});
 }

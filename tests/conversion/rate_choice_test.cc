@@ -9,6 +9,9 @@
 #include <limits>
 #include <random>
 
+#include "conversion/mixed_rates.h"
+#include "tests/support/errors.h"
+
 namespace jackscrew {
 namespace {
 
@@ -106,6 +109,16 @@ TEST(RateChoice, KeepsToThePriceOfManyItems) {
       }
     }
   }
+}
+
+// What is needed and what is left may read alike.
+TEST(RateChoice, SizesThatReadAlikeAreToldApart) {
+  MixedRates rates({0, {{1, 102400}}});
+  rates.add({.name = "model.layers.0.self_attn.q_proj.weight", .rows = 32, .cols = 32, .layer = 0},
+            {{1024, 102401}});
+  expect_message(ErrorKind::does_not_fit,
+                 "take 100.0 KiB (102401 B) in the fewest bits, and 100.0 KiB (102400 B) is left",
+                 [&] { rates.check(); });
 }
 
 }  // namespace

@@ -1,11 +1,12 @@
 #include "recipe/foreign_options.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "base/error.h"
 #include "recipe/recipe.h"
+#include "tests/support/errors.h"
 
 namespace jackscrew {
 namespace {
@@ -52,7 +53,40 @@ TEST(ForeignOptions, SayWhatIsLearnedHere) {
   EXPECT_TRUE(hint("mask_history").starts_with("all answers are learned")) << hint("mask_history");
 }
 
+TEST(ForeignOptions, NamesThatResembleOthersAreExplained) {
+  const OptionSet options = run_options(method_tables());
+  for (const auto& [name, hint] :
+       {std::pair("use_galore", "method=galore"), std::pair("total_steps", "max_steps="),
+        std::pair("checkpoint_steps", "save_steps="), std::pair("output_field", "field_output="),
+        std::pair("lora_path", "adapter="), std::pair("lora", "adapter="),
+        std::pair("min_lr", "falls to 0"), std::pair("quant", "storage="),
+        std::pair("repeat_penalty", "repetition_penalty="),
+        std::pair("optimizer=galore_adamw_8bit", "method=qgalore"),
+        std::pair("optimizer=lomo", "update=fused"),
+        std::pair("optimizer=apollo_adamw", "method=rotary"),
+        std::pair("lr_scheduler_type=cosine_with_min_lr", "falls to 0"),
+        std::pair("warmup_steps=0.1", "warmup_ratio=")}) {
+    const char* const explanation = options.explanation(name);
+    ASSERT_NE(explanation, nullptr) << name;
+    EXPECT_NE(std::string(explanation).find(hint), std::string::npos) << name;
+  }
+}
+
+// Where any text is a value, those of other programs are not.
+TEST(ForeignOptions, ForeignTextIsRefused) {
+  OptionSet options = run_options(method_tables());
+  for (const char* const name : {"default", "tokenizer_default"}) {
+    EXPECT_EQ(error_of(ErrorKind::usage, [&] { options.set("template", name, "a.yaml:3"); }),
+              fmt::format("a.yaml:3: chat_template is \"{}\", a value of other programs | "
+                          "chat_template=auto, the default, is the model's own",
+                          name));
+  }
+  options.set("template", "chatml", "a.yaml:3");
+  EXPECT_EQ(options.text("chat_template"), "chatml");
+}
+
 TEST(ForeignOptions, ForeignMethodsAreKnownInEverySpelling) {
+  ASSERT_NE(foreign_method("galore_adamw"), nullptr);
   EXPECT_STREQ(foreign_method("soft-prompt"), "method=prompt");
   EXPECT_STREQ(foreign_method("soft_prompt"), "method=prompt");
   EXPECT_EQ(foreign_method("soft"), nullptr);

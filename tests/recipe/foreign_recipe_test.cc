@@ -34,5 +34,16 @@ TEST(ForeignRecipe, NestedDataSetsAreForeign) {
   EXPECT_FALSE(report_of("base_model: hf\ndata: [[a.jsonl]]\n").is_foreign);
 }
 
+// What an option says of a value that it does not take, its hint too.
+TEST(ForeignRecipe, ValuesThatAreRefusedKeepTheirHints) {
+  const RecipeReport report = report_of("base_model: hf\noptim: adamw_torch\nseed: x\n");
+  ASSERT_EQ(report.unknown.size(), 2u);
+  EXPECT_TRUE(report.unknown[0].hint.starts_with("optimizer is \"adamw_torch\", expected one of "))
+      << report.unknown[0].hint;
+  EXPECT_TRUE(report.unknown[0].hint.ends_with("; optimizer=adamw")) << report.unknown[0].hint;
+  EXPECT_TRUE(report.unknown[1].hint.starts_with("seed is \"x\", expected a whole number"))
+      << report.unknown[1].hint;
+}
+
 }  // namespace
 }  // namespace jackscrew

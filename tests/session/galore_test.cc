@@ -428,6 +428,24 @@ TEST(Galore, RefusesWhatContradicts) {
     EXPECT_NE(message_of(refusal).find(part), std::string::npos) << refusal;
   }
   EXPECT_NO_THROW(session_of(files, "method=galore galore_scale=0.250"));
+  // A hint may not lead to the next refusal: without lazy_overlap there is no longest gap.
+  const std::string short_gap = error_of(ErrorKind::usage, [&] {
+    session_of(files,
+               "method=galore projection_gap_max=3 projection_update_gap=2 lazy_overlap=0.01");
+  });
+  EXPECT_EQ(hint_of(short_gap), "gaps only double; raise it, or leave projection_gap_max out");
+}
+
+// Nothing is refreshed before the first window ends, however short the gaps after it.
+TEST(Galore, WarnsOfAWindowThatOutlastsTheRun) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const auto session = session_of(files, "method=galore projection_window=30");
+  session->learner().begin_run(20);
+  EXPECT_EQ(session->learner().notes().warnings,
+            std::vector<std::string>{
+                "no subspace is refreshed in 20 steps: all stay random; lower projection_window"});
+  session->learner().begin_run(60);
+  EXPECT_TRUE(session->learner().notes().warnings.empty());
 }
 
 TEST(Galore, WarnsOfARankThatIsNotWorthIt) {

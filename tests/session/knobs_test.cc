@@ -73,5 +73,25 @@ TEST(Knobs, GoDownToShortSequencesWhereNothingElseFits) {
   }
 }
 
+// What becomes of longer records is excess_length_strategy's to say; where they are an error, such
+// a run would be refused.
+TEST(Knobs, SayWhatShorterSequencesDoToRecords) {
+  const ModelFiles files = open_model("llama-9m");
+  const auto remark = [&](const std::string& strategy) {
+    const Recipe recipe = make_recipe(
+        settings_of("model=llama-9m init=random tokenizer=bytes threads=1 sequence_len=512 "
+                    "excess_length_strategy=" +
+                    strategy));
+    const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
+    for (const Advice& listed : memory_advice(recipe, files, plan)) {
+      if (listed.settings == "sequence_len=256") return listed.remark;
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(remark("truncate"), "longer records are cut");
+  EXPECT_EQ(remark("drop"), "longer records are dropped");
+  EXPECT_EQ(remark("error"), "none");
+}
+
 }  // namespace
 }  // namespace jackscrew

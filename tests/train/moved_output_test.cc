@@ -161,6 +161,31 @@ TEST_P(SlowMovedOutput, ALogThatWasRemovedOrRenamedIsWrittenAgain) {
   }
 }
 
+// The last answers are given after the result is written, as many as before the first step.
+TEST_P(SlowMovedOutput, ALogThatWasRenamedAmongTheLastAnswersIsWrittenAgain) {
+  const fs::path log = tiny_.path("out/train_log.jsonl");
+  const auto answers = [&] { return tiny_.events("out", "sample").size(); };
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    fs::remove_all(tiny_.path("out"));
+    Child child(tiny_.train("out", settings_ + " max_steps=4 report_samples=40"));
+    const bool has_ended = child.until([&] {
+      return fs::exists(log) && read_text(log).find("\"event\": \"end\"") != std::string::npos;
+    });
+    if (!has_ended || !child.halt()) continue;
+    size_t before = 0;
+    for (const auto& event : tiny_.events("out", "sample")) before += event["step"] == 0 ? 1 : 0;
+    if (answers() == 2 * before) continue;  // too late
+    fs::rename(log, log.string() + ".1");
+    child.signal(SIGCONT);
+    EXPECT_EQ(child.wait(), 0);
+    ASSERT_TRUE(fs::exists(log));
+    EXPECT_EQ(answers(), 2 * before);
+    EXPECT_TRUE(fs::exists(tiny_.path("out/report.html")));
+    return;
+  }
+  FAIL() << "no run was halted among its last answers";
+}
+
 // What took the log's place makes no report, and the result is whole all the same.
 TEST_P(SlowMovedOutput, AReportThatCannotBeMadeIsAWarning) {
   const fs::path log = tiny_.path("out/train_log.jsonl");

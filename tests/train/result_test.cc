@@ -121,6 +121,10 @@ TEST(SlowResult, ARunThatReplacesGoesOn) {
   EXPECT_EQ(other.exit_code, 2) << other.out;
   EXPECT_TRUE(says(other, "holds a result, which this run would replace, and ")) << other.out;
   EXPECT_TRUE(says(other, "seed was 3 then and is 4 now")) << other.out;
+  EXPECT_TRUE(says(other, " goes on from there; with all of it as it was")) << other.out;
+  EXPECT_UNCHANGED(tiny, before);
+  const Outcome lora = run(tiny.train("out", settings + "method=lora") + " 2>&1");
+  EXPECT_TRUE(says(lora, "replaces it; with all of it as it was, the run goes on")) << lora.out;
   EXPECT_UNCHANGED(tiny, before);
   tiny.must_train("out", settings);
   tiny.must_train("whole", settings);

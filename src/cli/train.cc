@@ -2,10 +2,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <csignal>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "base/console.h"
@@ -100,12 +98,6 @@ int serve_or_end_all(Transport& transport, const std::optional<Error>& wrong_arg
     return 0;
   } catch (const std::exception& exception) {
     const Error error = error_of(exception);
-    // All copies of the model have weights that are no longer finite. The lowest rank says so, rank
-    // 0 after it has written its report, and ends the others within this time.
-    constexpr std::chrono::seconds kReportTime{10};
-    if (error.kind() == ErrorKind::non_finite) {
-      std::this_thread::sleep_for(std::min(transport.rank(), 2) * kReportTime);
-    }
     const int exit_code = report(error.what(), error.hint(), error.kind());
     // While the exception lives, and with it what messages are sent from.
     transport.abort(exit_code);

@@ -68,8 +68,14 @@ bool is_held_by_another(int descriptor) {
 bool is_at(int descriptor, const fs::path& path) {
   struct stat opened {
   }, there{};
-  return ::fstat(descriptor, &opened) == 0 && ::lstat(path.c_str(), &there) == 0 &&
-         opened.st_dev == there.st_dev && opened.st_ino == there.st_ino;
+  if (::fstat(descriptor, &opened) == 0 && ::lstat(path.c_str(), &there) == 0 &&
+      opened.st_dev == there.st_dev && opened.st_ino == there.st_ino) {
+    return true;
+  }
+  // Some file systems give a directory a new inode number whenever it is looked up.
+  std::error_code error;
+  const fs::path now = fs::read_symlink("/proc/self/fd/" + std::to_string(descriptor), error);
+  return !error && now == fs::canonical(path, error);
 }
 
 void remove_contents(const fs::path& directory) {
@@ -82,18 +88,23 @@ void remove_contents(const fs::path& directory) {
   fail_system(ErrorKind::generic, "empty", directory);
 }
 
-// Gives `made` the name `final_path`. What stood there is at `made` afterwards, or gone.
+// Gives `made` the name `final_path`. What stood there is at `made` afterwards.
 void put_in_place(const fs::path& made, const fs::path& final_path) {
   if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) {
     return;
   }
-  if (errno == ENOENT) {  // nothing stood there
-    if (::rename(made.c_str(), final_path.c_str()) == 0) return;
-    fail_system(ErrorKind::generic, "rename to", final_path);
-  }
-  // Not every file system can exchange two names.
+  const int refusal = errno;
   const fs::path replaced = made.string() + kReplacedSuffix;
   std::error_code ignored;
+  if (refusal == ENOENT) {  // nothing stood there
+    if (::rename(made.c_str(), final_path.c_str()) != 0) {
+      fail_system(ErrorKind::generic, "rename to", final_path);
+    }
+    // Of a process that was killed between the two renames below.
+    fs::remove_all(replaced, ignored);
+    return;
+  }
+  // Not every file system can exchange two names.
   fs::remove_all(replaced, ignored);
   const bool stood = ::rename(final_path.c_str(), replaced.c_str()) == 0;
   if (!stood && errno != ENOENT) fail_system(ErrorKind::generic, "move away", final_path);
@@ -103,7 +114,7 @@ void put_in_place(const fs::path& made, const fs::path& final_path) {
     errno = code;
     fail_system(ErrorKind::generic, "rename to", final_path);
   }
-  fs::remove_all(replaced, ignored);
+  static_cast<void>(::rename(replaced.c_str(), made.c_str()));
 }
 
 // A new file for writing and for a map, without a name; nullptr, and errno, where there is none.
@@ -283,17 +294,11 @@ void sync_tree(const fs::path& directory) {
 }  // namespace
 
 void write_text_atomic(const fs::path& path, std::string_view text) {
-  const fs::path temporary = path.string() + kTemporarySuffix;
-  try {
-    FileWriter writer(temporary);
-    writer.write(text);
-    writer.close();
-    rename_file(temporary, path);
-  } catch (const Error&) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
-  sync_parent(path);
+  AtomicFile file(path);
+  FileWriter writer(file.path());
+  writer.write(text);
+  writer.close();
+  file.commit();
 }
 
 DirectoryLock::DirectoryLock(const fs::path& directory)
@@ -345,8 +350,15 @@ TemporaryClaim::TemporaryClaim(fs::path temporary, const fs::path& final_path, K
 
 TemporaryClaim::~TemporaryClaim() {
   std::error_code ignored;
-  if (!released_) fs::remove_all(path_, ignored);
+  if (!released_ && is_at(descriptor_, path_)) fs::remove_all(path_, ignored);
   ::close(descriptor_);
+}
+
+void TemporaryClaim::require_in_place() const {
+  if (is_at(descriptor_, path_)) return;
+  throw Error(ErrorKind::generic,
+              fmt::format("{} was moved or removed while it was written", path_.string()),
+              "run the command again");
 }
 
 AtomicFile::AtomicFile(const fs::path& final_path)
@@ -363,8 +375,14 @@ AtomicDirectory::AtomicDirectory(const fs::path& final_path, const char* suffix)
     : final_(final_path),
       temporary_(final_path.string() + suffix, final_path, TemporaryClaim::Kind::directory) {}
 
-void AtomicDirectory::commit() {
+void AtomicDirectory::sync() const {
+  temporary_.require_in_place();
   sync_tree(path());
+}
+
+void AtomicDirectory::commit(const std::function<void(const fs::path& replaced)>& remove) {
+  sync();
+  temporary_.require_in_place();
   std::error_code ignored;
   const bool replaces = fs::exists(fs::symlink_status(final_, ignored));
   // What is replaced gets the temporary name until it is removed, and nobody else may take it.
@@ -372,7 +390,11 @@ void AtomicDirectory::commit() {
   if (replaced.fd >= 0) static_cast<void>(is_held_by_another(replaced.fd));
   put_in_place(path(), final_);
   temporary_.release();
-  if (replaces) fs::remove_all(path(), ignored);
+  if (replaces && remove) {
+    remove(path());
+  } else if (replaces) {
+    fs::remove_all(path(), ignored);
+  }
   sync_parent(final_);
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -79,7 +80,7 @@ std::string read_text(const fs::path& path, int64_t max_bytes = int64_t{1} << 30
 void rename_file(const fs::path& from, const fs::path& to);
 
 // Writes beside and renames: after a crash the file holds either the old text or the new. Throws
-// Error(generic) where the disk refuses.
+// Error(generic) where the disk refuses or another process writes it.
 void write_text_atomic(const fs::path& path, std::string_view text);
 
 // Makes a directory, and those above it, where there is none. Throws Error(generic).
@@ -121,12 +122,15 @@ class TemporaryClaim {
   // Makes an empty one at `temporary`, replacing what a killed process left. Throws Error(generic)
   // where another process holds it, naming `final_path`, or where the system refuses.
   TemporaryClaim(fs::path temporary, const fs::path& final_path, Kind kind);
-  // Removes what is at the temporary name, unless it was released.
+  // Removes what was made, unless it was released, or somebody has moved it away.
   ~TemporaryClaim();
   TemporaryClaim(const TemporaryClaim&) = delete;
   TemporaryClaim& operator=(const TemporaryClaim&) = delete;
 
   const fs::path& path() const { return path_; }
+  // Throws Error(generic) where it is not at path() any more: somebody has moved or removed it, or
+  // a directory above it, and what is there now is another's.
+  void require_in_place() const;
   // What was made has its final name: nothing is left to be removed.
   void release() { released_ = true; }
 
@@ -159,8 +163,12 @@ class AtomicDirectory {
   explicit AtomicDirectory(const fs::path& final_path, const char* suffix = kTemporarySuffix);
 
   const fs::path& path() const { return temporary_.path(); }
-  // Replaces whatever stands at the final path.
-  void commit();
+  // Syncs all that is in it, which may take long. Throws as commit().
+  void sync() const;
+  // Replaces whatever stands at the final path, which is then given to `remove`, by the temporary
+  // name; without `remove`, all of it is removed. Throws Error(generic) where the directory is not
+  // at path() any more: what is written there since is not all of it.
+  void commit(const std::function<void(const fs::path& replaced)>& remove = {});
 
  private:
   fs::path final_;

@@ -14,6 +14,7 @@
 #include "formats/gguf.h"
 #include "formats/hf_config.h"
 #include "formats/peft.h"
+#include "report/progress.h"
 #include "text/tokenizer/tokenizer_files.h"
 
 namespace jackscrew {
@@ -166,6 +167,17 @@ void remove_model(const fs::path& path) {
   fs::remove(path, ignored);  // it may hold files of others
 }
 
+void remove_replaced(const fs::path& replaced, const fs::path& output) try {
+  remove_model(replaced);
+  for (const fs::directory_entry& entry : entries_of(replaced)) {
+    rename_file(entry.path(), output / entry.path().filename());
+  }
+  remove_model(replaced);
+} catch (const Error& error) {
+  warn(fmt::format("{} is written, but of what stood there something is left in {}: {}",
+                   output.string(), replaced.string(), error.what()));
+}
+
 ModelOutput::ModelOutput(const Recipe& recipe, const std::string& command)
     : target_(target_of(recipe, command)),
       format_(format_of(recipe, target_)),
@@ -220,8 +232,14 @@ void ModelOutput::check() const {
                 "give another output, or move it away");
   }
   if (overwrite_) return;
+  const std::string unfinished = name + kUnfinishedSuffix;
   throw Error(ErrorKind::usage, fmt::format("{} exists already", name),
-              "give another output, or overwrite=true to replace it");
+              "give another output, or overwrite=true to replace it" +
+                  (fs::exists(unfinished, error)
+                       ? fmt::format("; {} is left of a quantize that was stopped: if {} is its "
+                                     "result already, remove it",
+                                     unfinished, name)
+                       : ""));
 }
 
 void ModelOutput::require_space(int64_t bytes) const {
@@ -252,8 +270,10 @@ int64_t ModelOutput::written_bytes() const {
 }
 
 void ModelOutput::commit() {
+  if (directory_) directory_->sync();  // first: it takes a while, and others may come meanwhile
   check();
-  directory_ ? directory_->commit() : file_->commit();
+  if (file_) return file_->commit();
+  directory_->commit([&](const fs::path& replaced) { remove_replaced(replaced, target_); });
 }
 
 }  // namespace jackscrew

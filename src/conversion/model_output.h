@@ -36,6 +36,10 @@ std::string output_of(const OptionSet& options);
 // was all. Throws Error(generic) where the system refuses.
 void remove_model(const fs::path& path);
 
+// Removes what stood at `output` before and now is at `replaced`. What somebody has put into it at
+// the last moment goes where it was put; where that cannot be, a warning names what is left.
+void remove_replaced(const fs::path& replaced, const fs::path& output);
+
 // The recipe's output_dir or output: a Hugging Face directory or, with format=gguf or a name that
 // ends in .gguf, a GGUF file. Nothing appears under the final name before commit(); if this is
 // destroyed without it, what was written is removed, and nothing else ever is.

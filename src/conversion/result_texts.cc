@@ -80,7 +80,9 @@ ModelConfig exported_config(const ModelFiles& files, const Tokenizer& tokenizer)
 
 void write_texts(const Texts& texts, const fs::path& to) {
   for (const auto& [name, text] : texts) {
-    make_directories((to / name).parent_path());
+    const fs::path below = fs::path(name).parent_path();
+    std::error_code ignored;  // writing says so, too
+    if (!below.empty()) fs::create_directory(to / below, ignored);
     write_text_atomic(to / name, text);
   }
 }

@@ -15,6 +15,7 @@ namespace jackscrew {
 
 // File name -> contents.
 using Texts = std::map<std::string, std::string>;
+// `to` must be there: one that was lost had more in it than these.
 void write_texts(const Texts& texts, const fs::path& to);
 int64_t bytes_of(const Texts& texts);
 

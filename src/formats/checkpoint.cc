@@ -40,6 +40,22 @@ std::optional<int64_t> step_of(const fs::path& path) {
   return step;
 }
 
+// Whether a directory holds a checkpoint of this program, be it damaged. Others have directories of
+// such names, too.
+bool is_own(const fs::path& path) {
+  std::error_code missing;
+  return is_checkpoint(path) || fs::exists(path / kState, missing);
+}
+
+// By the name of one being written first: what a process that is killed meanwhile leaves of it then
+// passes for no checkpoint.
+void remove_checkpoint(const fs::path& path) {
+  const fs::path renamed = path.string() + kUnfinished;
+  std::error_code refused, ignored;  // one that cannot be removed only wastes space
+  fs::rename(path, renamed, refused);
+  fs::remove_all(refused ? path : renamed, ignored);
+}
+
 [[noreturn]] void damaged(const fs::path& checkpoint, const std::string& why) {
   throw Error(ErrorKind::model, fmt::format("{}: {}", checkpoint.string(), why),
               "remove this checkpoint, or choose another with resume=PATH");
@@ -280,6 +296,12 @@ fs::path checkpoint_path(const fs::path& output_dir, int64_t step) {
 fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info,
                           const std::string& recipe_yaml, const StateSource& states, Ops& ops) {
   fs::path path = checkpoint_path(output_dir, info.step);
+  std::error_code missing;
+  if (fs::exists(fs::symlink_status(path, missing)) && !is_own(path)) {
+    throw Error(ErrorKind::generic,
+                fmt::format("{} is there and is no checkpoint of a run", path.string()),
+                "move it away");
+  }
   AtomicDirectory directory(path, kUnfinished);
   std::vector<SafetensorsSpec> specs = saved_specs(states);
   const int64_t state_bytes = safetensors_bytes(specs);
@@ -320,7 +342,7 @@ std::vector<fs::path> list_checkpoints(const fs::path& output_dir) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : entries_of(output_dir, ignored)) {
     const auto step = step_of(entry.path());
-    if (step) found.emplace_back(*step, entry.path());
+    if (step && is_own(entry.path())) found.emplace_back(*step, entry.path());
   }
   std::sort(found.begin(), found.end());
   std::vector<fs::path> paths;
@@ -395,8 +417,7 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
 
 void remove_checkpoints_after(const fs::path& output_dir, int64_t step) {
   for (const fs::path& path : list_checkpoints(output_dir)) {
-    std::error_code ignored;
-    if (step_of(path).value_or(0) > step) fs::remove_all(path, ignored);
+    if (step_of(path).value_or(0) > step) remove_checkpoint(path);
   }
 }
 
@@ -416,9 +437,7 @@ void prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path&
   const auto excess = static_cast<int64_t>(paths.size()) - keep;
   for (int64_t i = 0; i < excess; ++i) {
     const fs::path& path = paths[static_cast<size_t>(i)];
-    if (path == spared) continue;
-    std::error_code ignored;  // a checkpoint that cannot be removed only wastes space
-    fs::remove_all(path, ignored);
+    if (path != spared) remove_checkpoint(path);
   }
 }
 

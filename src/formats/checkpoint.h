@@ -40,7 +40,8 @@ struct CheckpointInfo {
 using StateSource = std::function<void(const StateVisitor&)>;
 
 // Writes `output_dir`/checkpoint-<step>, complete or not at all, and returns its path. States with
-// `save` unset are left out. Throws Error(generic) when the disk fails, and leaves nothing behind.
+// `save` unset are left out. Throws Error(generic) when the disk fails, and leaves nothing behind,
+// or when something of that name is there that is no checkpoint.
 fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info,
                           const std::string& recipe_yaml, const StateSource& states, Ops& ops);
 
@@ -51,7 +52,8 @@ fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info
 int64_t checkpoint_bytes(const CheckpointInfo& info, const std::string& recipe_yaml,
                          const StateSource& states);
 
-// Every checkpoint-<step> in a directory, by ascending step, whether it can be used or not.
+// Every checkpoint-<step> in a directory, by ascending step, whether it can be used or not. What
+// has neither a checkpoint.json nor a state.safetensors is another's: nothing here touches it.
 std::vector<fs::path> list_checkpoints(const fs::path& output_dir);
 
 // A hint where a checkpoint, or a run that has not ended, is taken for a result.

@@ -151,11 +151,14 @@ void remove_unfinished_tokens(const fs::path& output) {
                [](const std::string& name) { return name.ends_with(kTemporarySuffix); });
 }
 
-// Of one that was killed while it wrote the result. What is whole beside it has no such suffix: its
-// files may be all that is left of those that were to be moved.
-void remove_unfinished_result(const fs::path& output) {
+// Of one that was killed while it wrote the result or one of its own files. A result that is whole
+// has no such suffix: its files may be all that is left of those that were to be moved.
+void remove_unfinished_files(const fs::path& output) {
   std::error_code ignored;
-  fs::remove_all(result_staging(output).string() + kTemporarySuffix, ignored);
+  for (const fs::path& whole :
+       {result_staging(output), output / kReportName, output / kRecipeName, output / kLogName}) {
+    fs::remove_all(whole.string() + kTemporarySuffix, ignored);
+  }
 }
 
 }  // namespace
@@ -166,7 +169,7 @@ OutputClaim::OutputClaim(const fs::path& output_dir)
   remove_unfinished_checkpoints(path_);
   remove_masters(path_);
   remove_unfinished_tokens(path_);
-  remove_unfinished_result(path_);
+  remove_unfinished_files(path_);
 }
 
 void OutputClaim::claim() {
@@ -192,6 +195,14 @@ const fs::path* OutputClaim::find() {
     path_ = *now;
   }
   return &path_;
+}
+
+fs::path OutputClaim::present(const fs::path& path) {
+  const fs::path* found = find();
+  std::error_code ignored;
+  if (found == nullptr || fs::exists(path, ignored)) return path;
+  const fs::path now = *found / path.filename();
+  return fs::exists(now, ignored) ? now : path;
 }
 
 const fs::path& OutputClaim::path() {

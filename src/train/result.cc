@@ -69,7 +69,7 @@ void move_files(const fs::path& from, const fs::path& to) {
            std::pair(b.extension() == ".safetensors", b);
   });
   for (const fs::path& path : paths) {
-    fs::create_directories((to / path).parent_path(), error);
+    if (path.has_parent_path()) fs::create_directory(to / path.parent_path(), error);
     fs::rename(from / path, to / path, error);
     if (error) {
       throw Error(

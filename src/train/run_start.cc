@@ -163,7 +163,7 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const LoggedRun& e
   const fs::path output = recipe.output_dir;
   const int64_t step = ended.ended_after.value();
   const fs::path its_end = checkpoint_path(output, step);
-  const bool can_go_on = fs::exists(its_end);
+  const bool can_go_on = is_checkpoint(its_end);
   Changes changes = changes_since(output, recipe);
   ErrorKind kind = ErrorKind::usage;
   const auto compare = [&](const char* what, const std::string& then, const std::string& now,

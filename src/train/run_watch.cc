@@ -46,9 +46,10 @@ std::string RunWatch::best_text() const {
   return fmt::format("{:.4f} at step {}", best_->loss, best_->step);
 }
 
-std::string RunWatch::why_stopped() const {
-  return fmt::format("{} without improvement: the best is {}",
-                     counted(options_.early_stopping_patience, "evaluation"), best_text());
+std::string RunWatch::why_stopped(bool has_trained) const {
+  return fmt::format("{} without improvement: the best is {}{}",
+                     counted(options_.early_stopping_patience, "evaluation"), best_text(),
+                     has_trained ? "" : "; a larger early_stopping_patience trains on");
 }
 
 std::string RunWatch::why_given_up(double loss) const {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/shell_word.h"
@@ -89,17 +90,23 @@ void write_if_possible(const std::string& what, const std::function<void()>& wri
 
 void write_patiently(const TrainConsole& console, const std::string& what, OutputClaim& output_dir,
                      const std::function<void()>& write, const std::function<void()>& refused) {
-  for (bool first = true;; first = false) {
+  const auto place = [&] {
+    const fs::path* found = output_dir.find();
+    return found == nullptr ? fs::path() : *found;
+  };
+  for (bool first = true;;) {
+    const fs::path before = place();
     try {
       write();
       return change_phase(console, RunPhase::waits_for_room, RunPhase::writes_result);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::generic) throw;
+      if (const fs::path now = place(); !now.empty() && now != before) continue;
       const uintmax_t room = room_at(output_dir);
       const bool may_wait = dynamic_cast<const FullDisk*>(&error) != nullptr &&
                             console.stop != nullptr && !console.stop->load();
       if (may_wait) change_phase(console, RunPhase::writes_result, RunPhase::waits_for_room);
-      if (first) {
+      if (std::exchange(first, false)) {
         warn(fmt::format("{} is not written: {}{}", what, error.what(),
                          may_wait ? "; waiting for space, and trying again every 30 s: free some, "
                                     "or press Ctrl-C to end the run"

@@ -19,11 +19,12 @@ bool write_or_warn(const std::string& what, const std::function<void()>& write);
 // The same for what nothing else depends on: whatever `write` throws is no more than a warning.
 void write_if_possible(const std::string& what, const std::function<void()>& write);
 
-// Runs `write` until it succeeds. The first time it throws Error(generic), warns and calls
-// `refused`. If the disk of output_dir is full, tries again as soon as there is more room, at the
-// latest after 30 s, until console.stop asks for the end; where the phase is writes_result, it is
-// waits_for_room meanwhile. Throws the last Error(generic) then, and at once for any other reason
-// or where there is no console.stop.
+// Runs `write` until it succeeds; at once again where it throws Error(generic) and output_dir was
+// moved meanwhile. The first time that it throws Error(generic) else, warns and calls `refused`. If
+// the disk of output_dir is full, tries again as soon as there is more room, at the latest after 30
+// s, until console.stop asks for the end; where the phase is writes_result, it is waits_for_room
+// meanwhile. Throws the last Error(generic) then, and at once for any other reason or where there
+// is no console.stop.
 void write_patiently(const TrainConsole& console, const std::string& what, OutputClaim& output_dir,
                      const std::function<void()>& write, const std::function<void()>& refused);
 

@@ -337,7 +337,7 @@ class Trainer {
       if (must_save(done, last, take_save_request())) try_to_save(done);
       if (stop_requested() && !last) stop(done);
     }
-    if (done < total_steps_) say("stopped   " + watch_.why_stopped());
+    if (done < total_steps_) say("stopped   " + watch_.why_stopped(done > first));
     return done;
   }
 
@@ -384,11 +384,10 @@ class Trainer {
     log_->failed(step, what, loss);
     report();
     throw Error(ErrorKind::non_finite, what,
-                hint_after_non_finite(recipe_, updates, hint, checkpoint_));
+                hint_after_non_finite(recipe_, updates, hint, newest()));
   }
 
-  // The last update may make weights non-finite although its gradients were finite: such weights
-  // must not overwrite good ones.
+  // Finite gradients may make weights non-finite, which must not overwrite good ones.
   void require_finite_parameters(int64_t step) {
     const std::string name = crew_->non_finite_parameter();
     if (name.empty()) return;
@@ -420,7 +419,8 @@ class Trainer {
     throw Error(ErrorKind::interrupted, fmt::format("stopped after step {}", done), how_to_go_on());
   }
 
-  std::string how_to_go_on() const { return jackscrew::how_to_go_on(recipe_, start_, checkpoint_); }
+  fs::path newest() { return claim_->present(checkpoint_); }
+  std::string how_to_go_on() { return jackscrew::how_to_go_on(recipe_, start_, newest()); }
 
   void write_result(int64_t done) try {
     write_patiently(

@@ -241,6 +241,52 @@ TEST_F(FileTest, DirectoryAppearsWhereNamesAreNotExchanged) {
   EXPECT_EQ(read_text(directory_ / "out" / "x"), "2");
 }
 
+// A process was killed when what stood there had been moved away, and the new was not there yet.
+TEST_F(FileTest, WhatWasMovedAwayGoesWhereNothingStands) {
+  fs::create_directories(directory_ / "out.jackscrew-part.old" / "below");
+  AtomicDirectory(directory_ / "out").commit();
+  EXPECT_EQ(names(), std::vector<std::string>{"out"});
+}
+
+TEST_F(FileTest, WhatIsReplacedCanBeRemovedByOthers) {
+  fs::create_directories(directory_ / "out");
+  write_text_atomic(directory_ / "out/x", "1");
+  AtomicDirectory out(directory_ / "out");
+  std::string replaced;
+  out.commit([&](const fs::path& before) {
+    replaced = read_text(before / "x");
+    fs::remove_all(before);
+  });
+  EXPECT_EQ(replaced, "1");
+  EXPECT_TRUE(fs::is_empty(directory_ / "out"));
+}
+
+// Somebody moved the directory in which it is made, and others made one of that name.
+TEST_F(FileTest, OnlyWhatWasMadeIsPutInPlace) {
+  const fs::path run = directory_ / "run", moved = directory_ / "moved";
+  fs::create_directories(run);
+  {
+    AtomicDirectory out(run / "out");
+    write_text_atomic(out.path() / "x", "1");
+    fs::rename(run, moved);
+    expect_message(ErrorKind::generic, "was moved or removed", [&] { out.commit(); });
+    fs::create_directories(out.path());
+    write_text_atomic(out.path() / "y", "2");
+    expect_message(ErrorKind::generic, "was moved or removed", [&] { out.commit(); });
+  }
+  EXPECT_FALSE(fs::exists(run / "out"));
+  EXPECT_EQ(read_text(run / "out.jackscrew-part/y"), "2");
+  EXPECT_EQ(read_text(moved / "out.jackscrew-part/x"), "1");
+}
+
+TEST_F(FileTest, NoLinkIsFollowed) {
+  write_text_atomic(directory_ / "victim", "mine");
+  fs::create_symlink("victim", directory_ / "page.html.jackscrew-part");
+  expect_message(ErrorKind::generic, "cannot create ",
+                 [&] { write_text_atomic(directory_ / "page.html", "1"); });
+  EXPECT_EQ(read_text(directory_ / "victim"), "mine");
+}
+
 TEST_F(FileTest, WhatOthersHaveBesideItStays) {
   for (const char* name : {"out.part", "out.old"}) {
     fs::create_directories(directory_ / name);
@@ -304,6 +350,8 @@ TEST_F(FileTest, OnlyOneWritesToAnOutput) {
                  [&] { AtomicDirectory again(directory_ / "out"); });
   expect_message(ErrorKind::generic, "another run is writing to",
                  [&] { AtomicFile again(directory_ / "out.gguf"); });
+  expect_message(ErrorKind::generic, "another run is writing to",
+                 [&] { write_text_atomic(directory_ / "out.gguf", "1"); });
   EXPECT_EQ(read_text(directory.path() / "x"), "1");
   EXPECT_TRUE(fs::exists(file.path()));
 }

@@ -106,6 +106,44 @@ TEST_F(ModelOutputTest, FilesOfOthersStayInDirectories) {
   EXPECT_FALSE(fs::exists(path("m")));
 }
 
+// Between the last look and the exchange of names.
+TEST_F(ModelOutputTest, WhatIsPutIntoAModelThatIsReplacedStays) {
+  for (const char* name : {"m", "old", "old/additional_chat_templates"}) {
+    fs::create_directory(path(name));
+  }
+  for (const char* name : {"m/config.json", "old/config.json"}) directory_.file(name, name);
+  directory_.file("old/notes.txt", "mine");
+  remove_replaced(path("old"), path("m"));
+  EXPECT_EQ(names(), std::vector<std::string>{"m"});
+  EXPECT_EQ(names("m"), (std::vector<std::string>{"config.json", "notes.txt"}));
+  EXPECT_EQ(text("m/config.json") + text("m/notes.txt"), "m/config.jsonmine");
+  // What cannot go there stays where it is, and a warning says so.
+  for (const char* name : {"m", "old"}) {
+    const std::string templates = std::string(name) + "/additional_chat_templates";
+    fs::create_directories(path(templates));
+    directory_.file(templates + "/notes.txt", name);
+  }
+  ::testing::internal::CaptureStderr();
+  remove_replaced(path("old"), path("m"));
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("something is left in " + path("old")), std::string::npos) << said;
+  EXPECT_EQ(text("old/additional_chat_templates/notes.txt"), "old");
+  EXPECT_EQ(text("m/additional_chat_templates/notes.txt"), "m");
+}
+
+// It may be finished, or what goes on to replace the output.
+TEST_F(ModelOutputTest, NamesWhatAQuantizeHasLeft) {
+  directory_.file("m.gguf", "GGUF1");
+  const auto refusal = [&] {
+    return error_of(ErrorKind::usage, [&] { output("output=" + path("m.gguf")); });
+  };
+  EXPECT_EQ(refusal().find("unfinished"), std::string::npos) << refusal();
+  fs::create_directory(path("m.gguf.unfinished"));
+  EXPECT_NE(refusal().find(path("m.gguf.unfinished") + " is left of a quantize that was stopped"),
+            std::string::npos)
+      << refusal();
+}
+
 // A run's own recipe names the directory of that run.
 TEST_F(ModelOutputTest, TheCommandLineGoesBeforeARecipe) {
   const auto target = [&](const std::string& recipe, const std::string& setting) {

@@ -3,6 +3,7 @@
 
 #include "formats/safetensors.h"
 #include "tests/conversion/conversion.h"
+#include "tests/support/errors.h"
 
 namespace jackscrew {
 namespace {
@@ -19,6 +20,18 @@ TEST(ResultTexts, NoMatrixOfABlockIsRoundedByTheDeclaredType) {
   EXPECT_EQ(declared({}, {"F32", "BF16"}), "bfloat16");
   EXPECT_EQ(declared({}, {"F32", "F16"}), "float16");
   EXPECT_EQ(declared({}, {"F32"}), "float32");
+}
+
+// What else was in a directory that was moved meanwhile would be missing.
+TEST(ResultTexts, ADirectoryThatIsLostIsNotMadeAgain) {
+  const TemporaryDirectory directory("jackscrew_lost_texts");
+  for (const char* name : {"config.json", "additional_chat_templates/tool_use.jinja"}) {
+    const fs::path lost = directory.path() / "lost";
+    expect_message(ErrorKind::generic, "cannot create", [&] { write_texts({{name, "{}"}}, lost); });
+    EXPECT_FALSE(fs::exists(lost));
+    write_texts({{name, "{}"}}, directory.path());
+    EXPECT_EQ(read_text(directory.path() / name), "{}");
+  }
 }
 
 TEST_F(SlowConversion, BlocksInF32BesideAnEmbeddingInBf16AreDeclaredAsF32) {

@@ -102,7 +102,9 @@ TEST_F(Checkpoint, IsNamedWhereALearnerRefusesItsState) {
 TEST_F(Checkpoint, TheNewestAreKeptAndTheBestBesideThem) {
   const auto left = [&](int64_t keep, int64_t best) {
     const fs::path run = directory_ / fmt::format("run-{}-{}", keep, best);
-    for (int64_t step = 1; step <= 4; ++step) fs::create_directories(checkpoint_path(run, step));
+    for (int64_t step = 1; step <= 4; ++step) {
+      put(fmt::format("run-{}-{}/checkpoint-{}/checkpoint.json", keep, best, step), "{}");
+    }
     prune_checkpoints(run, keep, checkpoint_path(run, best));
     std::string names;
     for (const fs::path& path : list_checkpoints(run)) names += path.filename().string().back();
@@ -112,6 +114,26 @@ TEST_F(Checkpoint, TheNewestAreKeptAndTheBestBesideThem) {
   EXPECT_EQ(left(2, 3), "34");
   EXPECT_EQ(left(1, 4), "4");
   EXPECT_EQ(left(0, 4), "1234");
+}
+
+// Another trainer's, a file, or one of ours that is damaged.
+TEST_F(Checkpoint, OnlyOwnOnesCountAndAreRemoved) {
+  const CheckpointInfo info{2, "1.2.3", "x86-64-v3", "f32", "data", 40};
+  const fs::path own = write_checkpoint(directory_, info, "", states(), *ops_);
+  const fs::path damaged = put("checkpoint-4/state.safetensors", "").parent_path();
+  const fs::path others[] = {put("checkpoint-1/model.safetensors", "theirs"),
+                             put("checkpoint-3", "a file"),
+                             put("checkpoint-500/trainer_state.json", "{}")};
+  EXPECT_EQ(list_checkpoints(directory_), (std::vector<fs::path>{own, damaged}));
+  prune_checkpoints(directory_, 1);
+  EXPECT_EQ(list_checkpoints(directory_), std::vector<fs::path>{damaged});
+  remove_checkpoints_after(directory_, -1);
+  EXPECT_TRUE(list_checkpoints(directory_).empty());
+  for (const fs::path& other : others) EXPECT_TRUE(fs::exists(other)) << other;
+  expect_message(ErrorKind::generic, "checkpoint-3 is there and is no checkpoint of a run", [&] {
+    write_checkpoint(directory_, {3, "1.2.3", "x86-64-v3", "f32", "data", 40}, "", states(), *ops_);
+  });
+  EXPECT_EQ(slurp(others[1]), "a file");
 }
 
 }  // namespace

@@ -432,7 +432,7 @@ TEST_F(Peft, NamesTheTensorThatIsWrong) {
   EXPECT_TRUE(mentions(model_error([&] { read_peft_adapter(adapter()); }), "adapter_config.json"));
   // A whole model, the result of a run, say.
   put("adapter/config.json", "{}");
-  fs::create_directories(adapter() / "checkpoint-2");
+  put("adapter/checkpoint-2/checkpoint.json", "{}");
   EXPECT_EQ(hint_of(error_of(ErrorKind::model, [&] { read_peft_adapter(adapter()); })),
             "it is a whole model: give it as model=" + adapter().string() + ", without adapter");
   fs::remove_all(adapter());

@@ -284,7 +284,7 @@ TEST(Crew, LanesAreThoseOfWhatCanGoOn) {
   };
   EXPECT_EQ(lanes(""), 2);
   const std::string inherited = "2 copies of the model, over which 1 lane (data_parallel)";
-  for (const char* left : {"checkpoint-2", "adapter_model.safetensors"}) {
+  for (const char* left : {"checkpoint-2/checkpoint.json", "adapter_model.safetensors"}) {
     fs::create_directories(tiny.path("out") / left);
     const std::string error = error_of(ErrorKind::usage, [&] { lanes(""); });
     EXPECT_NE(error.find("recipe.yaml is of a run with 1 lane: "), std::string::npos) << error;

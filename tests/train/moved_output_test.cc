@@ -5,6 +5,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/tiny_run.h"
 #include "train/output_dir.h"
+#include "train/saving.h"
 
 namespace jackscrew {
 namespace {
@@ -75,6 +76,36 @@ TEST(MovedOutput, WhatCannotBeReachedIsAnError) {
   make_unreachable(tiny.path("out"));
   expect_message(ErrorKind::generic, "cannot reach " + tiny.path("out").string() + ": ",
                  [&] { claim.path(); });
+}
+
+TEST(MovedOutput, WhatIsInItIsFoundAgain) {
+  const TinyRun tiny("found_output");
+  const fs::path out = tiny.path("out"), moved = tiny.path("moved");
+  OutputClaim claim(out);
+  fs::create_directories(out / "checkpoint-2");
+  EXPECT_EQ(claim.present(out / "checkpoint-2"), out / "checkpoint-2");
+  fs::rename(out, moved);
+  EXPECT_EQ(claim.present(out / "checkpoint-2"), fs::canonical(moved) / "checkpoint-2");
+  EXPECT_EQ(claim.present(tiny.data()), tiny.data());
+  EXPECT_EQ(claim.present("gone/checkpoint-4"), "gone/checkpoint-4");
+}
+
+// While the result is written, say.
+TEST(MovedOutput, WhatWasBeingWrittenIsWrittenWhereItIsNow) {
+  const TinyRun tiny("moved_while_writing");
+  OutputClaim claim(tiny.path("out"));
+  int tries = 0;
+  const auto write = [&] {
+    AtomicDirectory result(claim.path() / "result");
+    write_text_atomic(result.path() / "a", "1");
+    if (++tries == 1) fs::rename(tiny.path("out"), tiny.path("moved"));
+    result.commit();
+  };
+  write_patiently({}, "the result", claim, write, [] { ADD_FAILURE() << "it is refused"; });
+  EXPECT_EQ(tries, 2);
+  EXPECT_EQ(tiny.text("moved/result/a"), "1");
+  EXPECT_FALSE(fs::exists(tiny.path("out")));
+  EXPECT_FALSE(fs::exists(tiny.path("moved/result.jackscrew-part")));
 }
 
 // The run keeps to the directory that it claimed, and another one under the old name to its own.

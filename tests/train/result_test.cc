@@ -405,8 +405,9 @@ TEST(OutputClaim, RemovesAResultThatWasHalfWritten) {
     fs::create_directories(directory);
     write_text_atomic(directory / "model.safetensors", "bytes");
   }
+  tiny.file("out/report.html.jackscrew-part", "half");
   const OutputClaim claim(output);
-  EXPECT_FALSE(fs::exists(half));
+  EXPECT_FALSE(fs::exists(half) || fs::exists(output / "report.html.jackscrew-part"));
   EXPECT_TRUE(fs::exists(whole / "model.safetensors"));
 }
 

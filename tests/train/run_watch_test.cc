@@ -24,6 +24,10 @@ TEST(RunWatch, WaitsForABetterEvaluation) {
   EXPECT_FALSE(watch.out_of_patience());
   watch.evaluated(60, 2.4);
   EXPECT_TRUE(watch.out_of_patience());
+  EXPECT_EQ(watch.why_stopped(),
+            "2 evaluations without improvement: the best is 1.9000 at step 40");
+  EXPECT_EQ(watch.why_stopped(false),
+            watch.why_stopped() + "; a larger early_stopping_patience trains on");
   EXPECT_EQ(watch.best()->step, 40);
   EXPECT_EQ(watch.best()->loss, 1.9);
   EXPECT_EQ(

@@ -1,0 +1,53 @@
+// A system that starts no threads, through the program.
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
+
+#include "tests/support/tiny_run.h"
+
+namespace jackscrew {
+namespace {
+
+// As `ulimit -u` does, which does not bind root: for the rest of this process and what it becomes.
+void refuse_to_start_threads() {
+  sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                          BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_clone3, 4, 0),
+                          BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_clone, 0, 4),
+                          BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args)),
+                          BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 0, 2),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program{8, filter};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+    std::_Exit(99);
+  }
+}
+
+TEST(ThreadLimit, IsAnErrorOfOurs) {
+  const TinyRun tiny("thread_limit");
+  const auto become = [&](const std::string& arguments) {
+    refuse_to_start_threads();
+    const std::string command = "exec " + std::string(kProgram) + " " + arguments + " >/dev/null";
+    ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+  };
+  const std::string data = " data=" + tiny.data() + " sequence_len=64";
+  const std::string read = "data stats tokenizer=bytes" + data;
+  const std::string score = "eval init=random tokenizer=bytes model=" + tiny.config() + data;
+  for (const std::string& command : {read, score}) {
+    EXPECT_EXIT(become(command + " threads=3"), ::testing::ExitedWithCode(3),
+                "the system starts no more threads\n.*set threads=1");
+    EXPECT_EXIT(become(command + " threads=1"), ::testing::ExitedWithCode(0), "");
+  }
+}
+
+}  // namespace
+}  // namespace jackscrew

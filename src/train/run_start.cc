@@ -131,7 +131,7 @@ Changes changes_since(const fs::path& directory, const Recipe& recipe) {
 std::string or_from_its_end(const Recipe& recipe, int64_t step, int64_t total_steps,
                             const Changes& changes) {
   const fs::path its_end = checkpoint_path(recipe.output_dir, step);
-  if (!fs::exists(its_end)) {
+  if (!is_checkpoint(its_end)) {
     return fmt::format("; it left no {} to continue from{}", its_end.filename().string(),
                        changes.has_its_states ? ": " + train_on(recipe.output_dir) : "");
   }

@@ -82,12 +82,13 @@ TEST_F(PeftPlaces, TensorsThatPeftWouldDropAreNamed) {
   EXPECT_EQ(unsloth.contradiction, "");
   EXPECT_EQ(unsloth.trains_in_part, "");
   // A recipe may choose the modules by any expression that matches them all.
+  const OptionSet recipe({});
   for (const AdapterOption& option : unsloth.options) {
     if (option.name != "lora_target") continue;
-    EXPECT_TRUE(option.accepts(".*q_proj"));
-    EXPECT_FALSE(option.accepts(R"(.*\.0\..*q_proj)"));
-    EXPECT_FALSE(option.accepts("q_proj"));
-    EXPECT_FALSE(option.accepts("(q"));
+    EXPECT_TRUE(option.accepts(".*q_proj", recipe));
+    EXPECT_FALSE(option.accepts(R"(.*\.0\..*q_proj)", recipe));
+    EXPECT_FALSE(option.accepts("q_proj", recipe));
+    EXPECT_FALSE(option.accepts("(q", recipe));
   }
   write("c", {{"init_lora_weights", "mica"}});
   EXPECT_EQ(read_peft_adapter(directory_ / "c").trains_in_part, "init_lora_weights mica");

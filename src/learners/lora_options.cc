@@ -66,6 +66,7 @@ bool is_loaded(const OptionSet& options) {
 }
 
 void check_start_options(const OptionSet& options) {
+  if (is_loaded(options)) return;  // it is not begun again
   const std::string& start = options.text("lora_init");
   const bool original = !options.text("lora_original_model").empty();
   if (start == "default" && original) {
@@ -197,15 +198,22 @@ LoraSettings::LoraSettings(const OptionSet& options)
                             options.origin("rank_pattern"), rank, pattern, kMostRank));
   }
   if (is_loaded(options)) return;
-  const auto check_alpha = [&](const char* name, const std::string& has, double alpha) {
+  const auto check_alpha = [&](const char* name, const std::string& has, double alpha,
+                               const char* other) {
     if (alpha >= 0.0 && alpha <= kMostAlpha) return;
-    throw Error(ErrorKind::usage, fmt::format("{}: {} {}, expected a number from 0 to {}",
-                                              options.origin(name), name, has, kMostAlpha));
+    throw Error(ErrorKind::usage, fmt::format("{}: {} {}, expected a number from 0 to {}{}",
+                                              options.origin(name), name, has, kMostAlpha, other));
   };
-  check_alpha("lora_alpha", fmt::format("is {}", alpha_), alpha_);
+  check_alpha("lora_alpha", fmt::format("is \"{}\"", options.text("lora_alpha")), alpha_,
+              ", or auto");
   for (const auto& [pattern, alpha] : alphas_.numbers()) {
-    check_alpha("alpha_pattern", fmt::format("has {} for {}", alpha, pattern), alpha);
+    check_alpha("alpha_pattern", fmt::format("has {} for {}", alpha, pattern), alpha, "");
   }
+  if (alpha_ != 0.0 || !alphas_.numbers().empty()) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("{}: lora_alpha is 0: no adapter would change anything, or learn",
+                          options.origin("lora_alpha")),
+              "twice the rank is usual");
 }
 
 void LoraSettings::settle(std::span<const WeightSpec> weights) {

@@ -208,6 +208,30 @@ TEST(Opening, AnotherTrainingHasAnotherFingerprint) {
   EXPECT_NE(copied(), of("mha_untied"));
 }
 
+// What its weights mean: the same tensors with another lora_alpha are another adapter.
+TEST(Opening, AnAdapterOfOtherSettingsHasAnotherFingerprint) {
+  const TinyRun tiny("fingerprint_adapter");
+  const fs::path adapter = tiny.path("adapter");
+  fs::copy(golden_path("lora"), adapter, fs::copy_options::recursive);
+  const ModelFiles files = open_model(golden_model("gqa_tied"));
+  const uint32_t before = model_fingerprint(files, adapter);
+  EXPECT_EQ(model_fingerprint(files, golden_path("lora")), before);
+  nlohmann::json config = nlohmann::json::parse(tiny.text("adapter/adapter_config.json"));
+  config["base_model_name_or_path"] = "elsewhere";
+  tiny.file("adapter/adapter_config.json", config.dump());
+  EXPECT_EQ(model_fingerprint(files, adapter), before);
+  config["lora_alpha"] = 7;
+  tiny.file("adapter/adapter_config.json", config.dump());
+  EXPECT_NE(model_fingerprint(files, adapter), before);
+}
+
+// Its files are compared with those of rank 0: they are not held against the recipe.
+TEST(Opening, ARankFollowsARecipeBeforeItReadsAnAdapter) {
+  const std::string yaml = make_recipe({"method=lora", "adapter=not_here"}).to_yaml();
+  const std::vector<std::string> hosts = {"anna", "bert"};
+  EXPECT_EQ(followed_recipe(yaml, 1, hosts, {}).adapter, "not_here");
+}
+
 // A fingerprint looks at some pages of each tensor.
 TEST(Opening, AChecksumReadsEveryByte) {
   const TinyRun tiny("checksum");

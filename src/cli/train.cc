@@ -162,12 +162,20 @@ int train_until_stopped(const Recipe& recipe) {
   if (transport != nullptr && transport->rank() != 0) {
     return serve_or_end_all(*transport, {}, recipe.to_yaml());
   }
+  std::optional<int> exit_code;
+  console.report = [&](const Error& error) {
+    if (exit_code) return;
+    exit_code = report_error(error.what(), error.hint(), error.exit_code());
+  };
   try {
     train(recipe, console, transport.get());
   } catch (const RanksLost& error) {
-    transport->abort(report_error(error.what(), error.hint(), error.exit_code()));
+    console.report(error);
+    transport->abort(exit_code.value());
+  } catch (const std::exception&) {
+    if (!exit_code) throw;
   }
-  return 0;
+  return exit_code.value_or(0);
 }
 
 // If several ranks notice a lost rank, the lowest of them reports it and ends the others within

@@ -163,8 +163,8 @@ class FusedLearner : public Learner {
     context.ops.launch(KeepNorm{context.scalars, previous_global_norm_.view().data<float>()}, 1);
   }
   int64_t rehearsal_cases() const override { return learner_->rehearsal_cases(); }
-  void enter_rehearsal_case(Context& context, int64_t rehearsal_case) override {
-    learner_->enter_rehearsal_case(context, rehearsal_case);
+  bool enter_rehearsal_case(Context& context, int64_t rehearsal_case) override {
+    return learner_->enter_rehearsal_case(context, rehearsal_case);
   }
   void visit(const StateVisitor& visitor) const override {
     // The state of the model first: a learner may have one for each weight, and those of pipeline

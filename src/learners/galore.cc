@@ -94,13 +94,14 @@ class GaloreLearner : public Learner {
 
   // Refreshes every matrix and leaves each in a window: the most scratch memory of either.
   int64_t rehearsal_cases() const override { return 1; }
-  void enter_rehearsal_case(Context& context, int64_t) override {
+  bool enter_rehearsal_case(Context& context, int64_t) override {
     held_ = true;
     for (GaloreSlot* slot : slots_) {
       slot->open_window();
       slot->refresh(context, 1);
       slot->open_window();
     }
+    return true;
   }
 
   void visit(const StateVisitor& visitor) const override {

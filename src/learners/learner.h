@@ -150,10 +150,11 @@ class Learner {
   // Called when the step's work has been issued: what the host does here runs beside the device.
   virtual void overlap_with_step(Context&) {}
   // The number of situations, other than that of the first step, in which a step may take more
-  // scratch memory; each is rehearsed on the plan device. enter_rehearsal_case() brings one about,
-  // and no step leaves it again.
+  // scratch memory or send more gradients to other ranks; each is rehearsed on the plan device.
+  // enter_rehearsal_case() brings one about, and no step leaves it again. Returns false where more
+  // learns in it than in any step: it then tells of scratch memory alone, not of what is sent.
   virtual int64_t rehearsal_cases() const { return 0; }
-  virtual void enter_rehearsal_case(Context&, int64_t /*rehearsal_case*/) {}
+  virtual bool enter_rehearsal_case(Context&, int64_t /*rehearsal_case*/) { return true; }
   // What the learner itself keeps beside its slots; the states have the role `learner`.
   virtual void visit(const StateVisitor&) const {}
   // The states behind visit() were overwritten: brings the slots in line with them.

@@ -134,14 +134,15 @@ class RotaryLearner : public Learner {
     if (in_progress_) log_rotation();
   }
 
-  // Case 0 has every group active, case 1 none, each other case one group of one kind alone. So
-  // forward and backward meet weights of every kind both active and waiting: all of them wait
-  // before the first rotation, and of a pipeline's stage in some windows.
+  // Case 0 has every group active, as no step has unless none rotates, case 1 none, case 2 those
+  // that have most gradients here of all that can be active at once, each other case one group of
+  // one kind alone. So forward and backward meet weights of every kind both active and waiting: all
+  // of them wait before the first rotation, and of a pipeline's stage in some windows.
   int64_t rehearsal_cases() const override {
-    return 2 + static_cast<int64_t>(first_of_kind().size());
+    return 3 + static_cast<int64_t>(first_of_kind().size());
   }
 
-  void enter_rehearsal_case(Context& context, int64_t rehearsal_case) override {
+  bool enter_rehearsal_case(Context& context, int64_t rehearsal_case) override {
     held_ = true;
     std::vector<int32_t> all(groups_.size());
     std::iota(all.begin(), all.end(), 0);
@@ -151,10 +152,13 @@ class RotaryLearner : public Learner {
     }
     if (rehearsal_case == 0) {
       activate(context, all);
-    } else if (rehearsal_case > 1) {
+    } else if (rehearsal_case == 2) {
+      activate(context, most_gradients());
+    } else if (rehearsal_case > 2) {
       activate(context,
-               std::vector<int32_t>{first_of_kind()[static_cast<size_t>(rehearsal_case) - 2]});
+               std::vector<int32_t>{first_of_kind()[static_cast<size_t>(rehearsal_case) - 3]});
     }
+    return rehearsal_case > 0;
   }
 
   void visit(const StateVisitor& visitor) const override {
@@ -279,6 +283,17 @@ class RotaryLearner : public Learner {
         first.push_back(static_cast<int32_t>(g));
     }
     return first;
+  }
+
+  // The groups with the most elements in slots here that can be active at once.
+  std::vector<int32_t> most_gradients() const {
+    std::vector<int64_t> elements;
+    for (const Group& group : groups_) {
+      int64_t here = 0;
+      for (const RotarySlot* slot : group.slots) here += slot->size();
+      elements.push_back(here);
+    }
+    return rotation_->heaviest(elements);
   }
 
   // Called once all slots exist: sizes, and with them shares and learning rates, are known.

@@ -71,6 +71,9 @@ uint32_t model_fingerprint(const ModelFiles& files, const fs::path& adapter) {
   add_model(sum, files, [&](std::span<const uint8_t> bytes) { add_pages(sum, bytes); });
   if (!adapter.empty()) {
     sum.add(MappedFile(adapter / kPeftWeightsFile).bytes());
+    for (const AdapterOption& option : read_peft_adapter(adapter).options) {
+      sum.add(fmt::format("{}={}{}\n", option.name, option.value, fmt::join(option.items, ",")));
+    }
   }
   return sum.value();
 }

@@ -56,9 +56,10 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
     plan.sent = measuring.rehearse_work();
     for (int64_t i = 0; use.training && i < measuring.learner_->rehearsal_cases(); ++i) {
       Context run = measuring.context(true);
-      measuring.learner_->enter_rehearsal_case(run, i);
+      const bool may_be_of_a_step = measuring.learner_->enter_rehearsal_case(run, i);
       measuring.watch_gradients();
-      plan.sent.gradient = std::max(plan.sent.gradient, measuring.rehearse_work().gradient);
+      const Traffic sent = measuring.rehearse_work();
+      if (may_be_of_a_step) plan.sent.gradient = std::max(plan.sent.gradient, sent.gradient);
     }
     plan.sent.stream = checked_mul(plan.sent.stream, recipe.gradient_accumulation_steps);
     plan.arenas = {measuring.scratch_.high_water(),

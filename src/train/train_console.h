@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <cstdio>
+#include <functional>
 
+#include "base/error.h"
 #include "report/progress.h"
 
 namespace jackscrew {
@@ -26,6 +28,9 @@ struct TrainConsole {
   const std::atomic<bool>* stop = nullptr;  // set: save a checkpoint after this step and stop
   std::atomic<bool>* save = nullptr;        // set: save one after this step; then cleared
   std::atomic<RunPhase>* phase = nullptr;   // the run says here what it is doing
+  // Of several ranks: called with the error that ends the run, before the others are dismissed. A
+  // launcher that was asked to end all leaves no time for that.
+  std::function<void(const Error&)> report = {};
 };
 
 }  // namespace jackscrew

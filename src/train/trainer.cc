@@ -151,8 +151,7 @@ class Trainer {
     crew_->begin_run(total_steps_);
   }
 
-  // Reports that nothing is left to train, and answers the samples that the report lacks. The
-  // result is not touched.
+  // Says that nothing is left to train, and answers what the report lacks. The result stays as is.
   void complete(const FinishedRun& finished) {
     const fs::path output = claim_->path();
     if (!fs::exists(output / kReportName)) report();  // the run was killed before
@@ -490,6 +489,7 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
   } catch (const std::exception& exception) {
     const Error error = error_of(exception);
     if (trainer && trainer->is_in_common_work()) throw RanksLost(error, trainer);
+    if (transport != nullptr && console.report) console.report(error);
     dismiss_or([&](const Error&) { return error; });  // the first error says more
     throw;
   }

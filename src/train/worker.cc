@@ -125,6 +125,8 @@ class Worker {
     files_.emplace(open_model(recipe_.model, recipe_.adapter, recipe_.tokenizer));
     const RankFacts own = facts_of(recipe_, *files_);
     require_same_files(first, own);
+    // Not before: another adapter's options would be held against the recipe of rank 0.
+    recipe_ = with_adapter_options(std::move(recipe_));
     use_ = training_use(recipe_);
     use_.place = place;
     plan_ = Session::rehearse(recipe_, *files_, use_);
@@ -257,7 +259,7 @@ Recipe followed_recipe(const std::string& yaml, int rank, std::span<const std::s
                        const std::vector<fs::path>& environments) {
   Recipe recipe = resolve_recipe(options_of(yaml, kOfRank0), method_tables());
   recipe.python_environments = environments;
-  return recipe_on(with_adapter_options(std::move(recipe)), rank, hosts);
+  return recipe_on(recipe, rank, hosts);
 }
 
 void serve(Transport& transport, const RankStart& start) {

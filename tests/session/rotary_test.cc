@@ -223,6 +223,25 @@ TEST(Rotary, PlansThatEveryGroupWaits) {
   train(*session, 0, 2);
 }
 
+// Of one block at a time, although scratch memory is rehearsed with all of them at once.
+TEST(Rotary, PlansToSendNoMoreThanLearnsAtOnce) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  int64_t gradients = 0;  // bytes of those of all blocks
+  for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
+    if (weight.is_block_matrix()) gradients += weight.size() * dtype_size(DType::f32);
+  }
+  const auto sent = [&](const std::string& active) {
+    const Recipe recipe =
+        make_recipe(rotary({"static=freeze", "rotation_groups=block", "data_parallel=2", active}));
+    SessionUse use = training_use(24);
+    use.place.layout = layout_of(recipe, 2);
+    return Session::rehearse(recipe, files, use).sent.gradient;
+  };
+  // Each of two ranks sends the bytes of its gradients once.
+  EXPECT_EQ(sent("active_params=100%"), gradients);
+  EXPECT_EQ(sent("active_params=34%") * files.config.num_hidden_layers, gradients);
+}
+
 TEST(Rotary, ReportsWhatEveryGroupChanged) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
   const auto session = rotary_session(files, {"active_params=50%", "steps_per_rotation=2"});

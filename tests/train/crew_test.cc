@@ -105,6 +105,17 @@ TEST(Crew, ARankLostAfterTheResultLeavesItWhole) {
   EXPECT_TRUE(fs::exists(tiny.path("out/model.safetensors")));
 }
 
+TEST(Crew, AnErrorIsToldBeforeTheOthersAreDismissed) {
+  LostAtTheEnd transport;
+  std::string told;
+  TrainConsole console;
+  console.report = [&](const Error& error) { told = error.what(); };
+  const Recipe recipe = make_recipe({"model=nowhere", "data=nothing", "output_dir=out"});
+  const auto start = [&] { train(recipe, console, &transport); };
+  EXPECT_EQ(message_of(error_of(ErrorKind::model, start)), told);
+  EXPECT_NE(told, "");
+}
+
 // Checkpoints of several have copies of masters, whose files get no second name.
 TEST(Crew, OneRankAloneHoldsRoomForAllMasters) {
   const TinyRun tiny("crew_room");

@@ -137,6 +137,18 @@ TEST(Opening, EndsOfAPipelineThatUpdateATiedEmbedding) {
   EXPECT_FALSE(updates("mha_untied", "method=full", 2));
 }
 
+TEST(Opening, ADeviceThatIsMissingIsThatOfTheRank) {
+  const auto hint = [](const Recipe& recipe) {
+    return hint_of(error_of(ErrorKind::device, [&] { open_device(recipe); }));
+  };
+  const std::string all = "set device=cpu", one = "give this rank cpu in rank_devices";
+  const std::string of_all = hint(make_recipe({"device=cuda:99"}));
+  const std::string of_one = hint(of_rank(make_recipe({"rank_devices=cpu,cuda:99"}), 1));
+  EXPECT_EQ(of_one.find(all), std::string::npos) << of_one;
+  // Where there are GPUs, but not so many, the CPU is not proposed.
+  EXPECT_EQ(of_one.find(one) == std::string::npos, of_all.find(all) == std::string::npos) << of_one;
+}
+
 TEST(Opening, EachRankHasAGpuOfItsOwn) {
   const TinyRun tiny("rank_devices");
   const std::vector<std::string> hosts = {"anna", "bert", "anna", "anna"};
@@ -206,6 +218,30 @@ TEST(Opening, AnotherTrainingHasAnotherFingerprint) {
   write_text_atomic(copy / "config.json",
                     config.replace(config.find(name), name.size(), name + "1"));
   EXPECT_NE(copied(), of("mha_untied"));
+}
+
+// What its weights mean: the same tensors with another lora_alpha are another adapter.
+TEST(Opening, AnAdapterOfOtherSettingsHasAnotherFingerprint) {
+  const TinyRun tiny("fingerprint_adapter");
+  const fs::path adapter = tiny.path("adapter");
+  fs::copy(golden_path("lora"), adapter, fs::copy_options::recursive);
+  const ModelFiles files = open_model(golden_model("gqa_tied"));
+  const uint32_t before = model_fingerprint(files, adapter);
+  EXPECT_EQ(model_fingerprint(files, golden_path("lora")), before);
+  nlohmann::json config = nlohmann::json::parse(tiny.text("adapter/adapter_config.json"));
+  config["base_model_name_or_path"] = "elsewhere";
+  tiny.file("adapter/adapter_config.json", config.dump());
+  EXPECT_EQ(model_fingerprint(files, adapter), before);
+  config["lora_alpha"] = 7;
+  tiny.file("adapter/adapter_config.json", config.dump());
+  EXPECT_NE(model_fingerprint(files, adapter), before);
+}
+
+// Its files are compared with those of rank 0: they are not held against the recipe.
+TEST(Opening, ARankFollowsARecipeBeforeItReadsAnAdapter) {
+  const std::string yaml = make_recipe({"method=lora", "adapter=not_here"}).to_yaml();
+  const std::vector<std::string> hosts = {"anna", "bert"};
+  EXPECT_EQ(followed_recipe(yaml, 1, hosts, {}).adapter, "not_here");
 }
 
 // A fingerprint looks at some pages of each tensor.

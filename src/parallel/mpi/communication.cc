@@ -91,7 +91,8 @@ std::shared_ptr<Communication> Communication::start(const MpiCalls& calls,
     std::thread([out] { out->run(); }).detach();
   }
   std::unique_lock lock(out->mutex_);
-  const auto limit = std::max<std::chrono::milliseconds>(kJoinTime, options.timeout);
+  const auto limit =
+      std::max<std::chrono::milliseconds>(kJoinTime, options.timeout) + options.patience;
   const bool heard = out->results_changed_.wait_for(
       lock, limit, [&] { return out->joined_ || out->failure_.has_value(); });
   out->throw_failure();

@@ -35,8 +35,8 @@ struct CommunicationOptions {
 class Communication {
  public:
   // Starts the thread and joins the other ranks, for which it waits a minute or, if longer, the
-  // timeout. Throws Error(device), and Error(usage) for a timeout below 1 s. The thread shares
-  // ownership of the object, so that it does no harm should it never return from MPI.
+  // timeout, and its patience. Throws Error(device), and Error(usage) for a timeout below 1 s. The
+  // thread shares ownership of the object, so that it does no harm should it never return from MPI.
   static std::shared_ptr<Communication> start(const MpiCalls& calls,
                                               const CommunicationOptions& options);
 

@@ -76,19 +76,11 @@ bool maps_weights(const Recipe& recipe, bool training, const Device& device) {
 
 }  // namespace
 
-std::unique_ptr<Device> open_device(const Recipe& recipe) try {
+std::unique_ptr<Device> open_device(const Recipe& recipe) {
   return open_device(recipe.device, {.threads = recipe.threads,
                                      .isa = choose_isa(recipe.isa),
                                      .environments = recipe.python_environments,
                                      .attention = recipe.attention});
-} catch (const Error& error) {
-  // Hints name the option `device`, which does nothing where each rank has a device of its own.
-  constexpr std::string_view kOfAll = "set device=cpu";
-  std::string hint = error.hint();
-  const size_t at = hint.find(kOfAll);
-  if (recipe.rank_devices.empty() || at == std::string::npos) throw;
-  hint.replace(at, kOfAll.size(), "give this rank cpu in rank_devices");
-  throw Error(error.kind(), error.what(), hint);
 }
 
 void require_learning(const std::string& learner, int64_t gradients) {

@@ -137,18 +137,6 @@ TEST(Opening, EndsOfAPipelineThatUpdateATiedEmbedding) {
   EXPECT_FALSE(updates("mha_untied", "method=full", 2));
 }
 
-TEST(Opening, ADeviceThatIsMissingIsThatOfTheRank) {
-  const auto hint = [](const Recipe& recipe) {
-    return hint_of(error_of(ErrorKind::device, [&] { open_device(recipe); }));
-  };
-  const std::string all = "set device=cpu", one = "give this rank cpu in rank_devices";
-  const std::string of_all = hint(make_recipe({"device=cuda:99"}));
-  const std::string of_one = hint(of_rank(make_recipe({"rank_devices=cpu,cuda:99"}), 1));
-  EXPECT_EQ(of_one.find(all), std::string::npos) << of_one;
-  // Where there are GPUs, but not so many, the CPU is not proposed.
-  EXPECT_EQ(of_one.find(one) == std::string::npos, of_all.find(all) == std::string::npos) << of_one;
-}
-
 TEST(Opening, EachRankHasAGpuOfItsOwn) {
   const TinyRun tiny("rank_devices");
   const std::vector<std::string> hosts = {"anna", "bert", "anna", "anna"};

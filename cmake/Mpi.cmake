@@ -24,6 +24,5 @@ function(jackscrew_add_mpi)
   target_link_libraries(jackscrew_mpi PRIVATE jackscrew_options MPI::MPI_C)
   set_target_properties(jackscrew_mpi PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
     CXX_VISIBILITY_PRESET hidden
-    INSTALL_RPATH ""                 # not the build tree's
-    INSTALL_RPATH_USE_LINK_PATH ON)  # an MPI that is not in the system's places
+    INSTALL_RPATH "")  # not the build tree's
 endfunction()

@@ -134,12 +134,15 @@ std::string marked(std::string_view text, bool trained) {
 
 void print_marked(const Tokenizer& tokenizer, const Example& example) {
   const size_t visible = std::min(example.ids.size(), kPreviewTokens);
+  StreamDecoder decoder(tokenizer, false);  // a character may have tokens of both kinds
   for (size_t from = 0; from < visible;) {
-    size_t to = from + 1;
-    while (to < visible && example.train[to] == example.train[from]) ++to;
-    const std::span<const int32_t> ids(example.ids.data() + from, to - from);
-    const TextPlace before = from == 0 ? TextPlace::begin : TextPlace::inside;
-    fmt::print("{}", marked(tokenizer.decode(ids, false, before), example.train[from] != 0));
+    size_t to = from;
+    std::string text;
+    while (to < visible && example.train[to] == example.train[from]) {
+      text += decoder.push(example.ids[to++]);
+    }
+    if (to == visible) text += decoder.finish();
+    fmt::print("{}", marked(text, example.train[from] != 0));
     from = to;
   }
   fmt::print("{}\n\n", visible < example.ids.size() ? " ..." : "");

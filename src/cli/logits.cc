@@ -1,13 +1,13 @@
 // jackscrew logits: writes a text's ids and logits to a safetensors file, for comparison with other
 // programs.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "conversion/compare.h"
+#include "conversion/value_checks.h"
 #include "data/records.h"
 #include "formats/tensor_io.h"
 #include "session/adapter.h"
@@ -67,7 +67,7 @@ void check_output_is_not_read(const Recipe& recipe) {
 void require_finite_logits(std::span<const uint8_t> bytes, const std::string& model) {
   std::vector<float> logits(bytes.size() / sizeof(float));
   std::memcpy(logits.data(), bytes.data(), bytes.size());
-  if (std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); })) return;
+  if (all_finite(Tensor(logits.data(), DType::f32, {std::ssize(logits)}))) return;
   throw Error(ErrorKind::non_finite, fmt::format("logits of {} are not finite", model),
               kNonFiniteModel);
 }

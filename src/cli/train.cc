@@ -163,10 +163,12 @@ int train_until_stopped(const Recipe& recipe) {
     return serve_or_end_all(*transport, {}, recipe.to_yaml());
   }
   std::optional<int> exit_code;
-  console.report = [&](const Error& error) {
-    if (exit_code) return;
-    exit_code = report_error(error.what(), error.hint(), error.exit_code());
-  };
+  if (transport != nullptr) {
+    console.report = [&](const Error& error) {
+      if (exit_code) return;
+      exit_code = report_error(error.what(), error.hint(), error.exit_code());
+    };
+  }
   try {
     train(recipe, console, transport.get());
   } catch (const RanksLost& error) {

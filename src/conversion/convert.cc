@@ -305,7 +305,9 @@ ConversionReport write_adapter(const Recipe& recipe, ModelOutput& output) {
       write_gguf_adapter(output.path(), files.config, model_name(recipe.adapter), adapter, format);
   report.formats[format.name()] = {std::ssize(adapter.tensors), bytes};
   if (!adapter.contradiction.empty()) report.notes.push_back(adapter.contradiction);
-  if (!adapter.base_storage.empty()) {
+  // GGUF models may be in bf16 or f16, too.
+  if (!adapter.base_storage.empty() &&
+      safetensors_dtype(find_format(adapter.base_storage)) == nullptr) {
     report.notes.push_back(
         fmt::format("the adapter makes up for what storage={} takes from the weights, and no GGUF "
                     "file has such: merge makes a model in which it is right",

@@ -11,8 +11,6 @@ namespace jackscrew {
 
 namespace {
 
-constexpr const char* kOtherModel = "the adapter was made for another model";
-
 // The learner that made an adapter, with its settings.
 std::unique_ptr<Learner> learner_of(Recipe recipe, const std::string& directory) {
   recipe.adapters = {directory};
@@ -90,10 +88,7 @@ void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
           {std::move(merge), adapter.weight, weight.is_block_matrix() ? rounds_to : nullptr});
     }
   }
-  if (tensors.empty()) return;
-  throw Error(ErrorKind::model,
-              fmt::format("{}: the model has no place for {}", directory, tensors.begin()->first),
-              kOtherModel);
+  if (!tensors.empty()) fail_of_place(tensors.begin()->first, directory);
 }
 
 const StoredTensor* MergedSource::find(std::string_view name) const {

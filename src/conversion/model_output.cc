@@ -236,8 +236,8 @@ void ModelOutput::check() const {
   throw Error(ErrorKind::usage, fmt::format("{} exists already", name),
               "give another output, or overwrite=true to replace it" +
                   (fs::exists(unfinished, error)
-                       ? fmt::format("; {} is left of a quantize that was stopped: if {} is its "
-                                     "result already, remove it",
+                       ? fmt::format("; {0} is left of a quantize that was stopped: if {1} is its "
+                                     "result already, remove {0}",
                                      unfinished, name)
                        : ""));
 }

@@ -216,10 +216,11 @@ std::vector<fs::path> DataPlace::files(DataPart part) const {
                 "files there are named for other splits: " + left_by_name(choosing));
   }
   const auto deeper = std::find_if(directories_.begin(), directories_.end(), holds_data);
+  const auto other = std::find_if_not(others_.begin(), others_.end(), is_bystander);
   throw Error(ErrorKind::data, message,
               deeper != directories_.end()
                   ? fmt::format("subdirectories are not read: give {} itself", deeper->string())
-              : !others_.empty() ? unread_hint(others_.front())
+              : other != others_.end() ? unread_hint(*other)
               : !descriptions_.empty()
                   ? "files there are named as descriptions of data: " + left_by_name(descriptions_)
                   : ".jsonl, .json, .csv and .txt files are read");

@@ -18,7 +18,7 @@ bool is_empty_answer(const Message& message) {
          is_blank(message.content);
 }
 
-// Counts the bytes of a text that belong to no character, or to none that a text has.
+// Counts the bytes of a text that are not UTF-8, and those that are 0.
 void note_other_bytes(const Tokenizer& tokenizer, std::string_view text, RecordNotes& notes) {
   notes.zero_bytes += std::ranges::count(text, '\0');
   for (size_t at = utf8_valid_prefix(text); at < text.size();

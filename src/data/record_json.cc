@@ -54,12 +54,11 @@ std::optional<bool> own_flag(const RecordJson& item, const std::string& place) {
     if (!train->is_boolean()) fail_record(place, "\"train\" is not true or false");
     return train->get<bool>();
   }
-  if (const auto loss = boolean_at(item, "loss")) return loss;
   if (const RecordJson* weight = member(item, "weight")) {
     if (*weight != 0 && *weight != 1) fail_record(place, "\"weight\" is not 0 or 1");
     return *weight == 1;
   }
-  return std::nullopt;
+  return boolean_at(item, "loss");
 }
 
 // Refuses what is no answer and marked as learned.
@@ -382,7 +381,7 @@ ParsedRecord to_record(const RecordJson& object, const std::string& place,
     refuse_media(object, fields, place);
     const auto* chat = std::get_if<ConversationRecord>(&parsed.record);
     const bool has_system = chat != nullptr && chat->messages.front().role == "system";
-    parsed.unread = unread_texts(object, fields, has_system);
+    parsed.unread = unread_texts(object, fields, has_system, chat == nullptr);
   }
   for (const auto& [option, field] : kRecordFields) {
     const std::string& name = fields.*field;

@@ -64,7 +64,8 @@ std::string key_or(const std::string& given, const char* known) {
   return given.empty() ? known : given;
 }
 
-RecordCounts unread_texts(const RecordJson& object, const RecordFields& fields, bool has_system) {
+RecordCounts unread_texts(const RecordJson& object, const RecordFields& fields, bool has_system,
+                          bool is_pair) {
   RecordCounts unread;
   const auto has = [&](const std::string& key) { return member(object, key) != nullptr; };
   const auto add = [&](const std::string& key, const std::string& options) {
@@ -83,7 +84,7 @@ RecordCounts unread_texts(const RecordJson& object, const RecordFields& fields, 
     const bool has_input = input != nullptr && holds_something(*input);
     if (has_input || !fields.input.empty()) return unread;
     for (const std::string key : kInputNames) add(key, "field_input=" + key);
-  } else if (has("prompt") && object["prompt"].is_string()) {
+  } else if (is_pair) {
     for (const char* key : {"input", "history"}) {
       add(key, "field_instruction=prompt field_output=completion");
     }

@@ -21,8 +21,9 @@ std::string key_or(const std::string& given, const char* known);
 
 // The texts beside a conversation or pair that are not read and could be, 1 for each: "context,
 // which is not read; field_input=context reads it". `has_system`: the record's own system prompt is
-// read.
-RecordCounts unread_texts(const RecordJson& object, const RecordFields& fields, bool has_system);
+// read; `is_pair`: it is a prompt and its completion, two texts.
+RecordCounts unread_texts(const RecordJson& object, const RecordFields& fields, bool has_system,
+                          bool is_pair);
 
 // Says which records are understood and, as far as can be guessed, which options would make this
 // one readable.

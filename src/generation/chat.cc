@@ -82,12 +82,13 @@ void Chat::make_room(Answer& answer) {
   std::ptrdiff_t enough = (messages_.end() - oldest) / 2;  // all but the newest message
   encode_without(enough);
   if (!fits()) refuse(std::ssize(prompt_), wanted);
+  std::ptrdiff_t encoded = enough;
   while (enough - too_few > 1 && !is_stopped()) {
-    const std::ptrdiff_t middle = std::midpoint(too_few, enough);
-    encode_without(middle);
-    (fits() ? enough : too_few) = middle;
+    encoded = std::midpoint(too_few, enough);
+    encode_without(encoded);
+    (fits() ? enough : too_few) = encoded;
   }
-  encode_without(enough);
+  if (encoded != enough) encode_without(enough);
   messages_.erase(oldest, oldest + 2 * enough);
   answer.forgotten = enough;
 }

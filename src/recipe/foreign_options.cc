@@ -5,6 +5,7 @@ namespace jackscrew {
 namespace {
 
 // Of methods that other programs have as an optimizer as well.
+constexpr const char* kGalore = "method=galore; method=qgalore with int8 weights and 8-bit states";
 constexpr const char* kLomo = "update=fused, with any method";
 constexpr const char* kOtherFullMethods =
     "method=rotary and method=qgalore train every weight in little memory; docs/methods.md has the "
@@ -92,7 +93,7 @@ constexpr ForeignName kOptions[] = {
     {"optimizer=adamw_bnb_8bit optimizer=paged_adamw_8bit", "optimizer=adamw_8bit"},
     {"use_galore optimizer=galore_adamw optimizer=galore_adamw_8bit "
      "optimizer=galore_adamw_layerwise optimizer=galore_adamw_8bit_layerwise",
-     "method=galore; method=qgalore with int8 weights and 8-bit states"},
+     kGalore},
     {"optimizer=lomo optimizer=adalomo", kLomo},
     {"optimizer=apollo_adamw optimizer=apollo_adamw_layerwise", kOtherFullMethods},
     {"lr_scheduler_type=constant_with_warmup",
@@ -152,8 +153,7 @@ constexpr ForeignName kMethods[] = {
      "the adapters supported are LoRA's (method=lora, with use_rslora=true or use_dora=true if "
      "wanted) and soft prompts (method=prompt)"},
     {"q_galore", "method=qgalore"},
-    {"galore_adamw galore_adamw_8bit galore_adamw_layerwise",
-     "method=galore; method=qgalore with int8 weights and 8-bit states"},
+    {"galore_adamw galore_adamw_8bit galore_adamw_layerwise galore_adamw_8bit_layerwise", kGalore},
     {"lomo adalomo", kLomo},
     {"apollo badam lisa hift", kOtherFullMethods},
     {"sft finetune fine_tune", "method=lora, qlora, full, rotary or qgalore says how to fine-tune"},

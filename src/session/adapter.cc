@@ -22,14 +22,6 @@ namespace jackscrew {
 
 namespace {
 
-constexpr const char* kOtherModel = "the adapter was made for another model";
-
-[[noreturn]] void fail_of_place(const std::string& tensor, const fs::path& directory) {
-  throw Error(ErrorKind::model,
-              fmt::format("{}: the model has no place for {}", directory.string(), tensor),
-              kOtherModel);
-}
-
 // Whether a tensor of an adapter stands beside a weight.
 bool is_beside(const PeftTensor& tensor, const WeightSpec& weight) {
   return tensor.name.starts_with(weight.path() + ".");
@@ -216,6 +208,12 @@ void require_shape(const PeftTensor& tensor, const std::vector<int64_t>& shape,
                   ? "the vocabulary was resized for the adapter: resize the model's alike and "
                     "save it, or make a model of both with PEFT's merge_and_unload()"
                   : kOtherModel);
+}
+
+void fail_of_place(const std::string& tensor, const fs::path& directory) {
+  throw Error(ErrorKind::model,
+              fmt::format("{}: the model has no place for {}", directory.string(), tensor),
+              kOtherModel);
 }
 
 void require_places(const PeftAdapter& adapter, std::span<const WeightSpec> weights,

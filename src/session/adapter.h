@@ -31,7 +31,10 @@ int64_t adapter_bytes(const StateSource& states, const nlohmann::json& adapter,
 // one of them by itself.
 void require_tying(const PeftAdapter& adapter, bool tied, const fs::path& directory);
 
+inline constexpr const char* kOtherModel = "the adapter was made for another model";
+
 // Throws Error(model) for a tensor of the adapter that stands beside none of the model's weights.
+[[noreturn]] void fail_of_place(const std::string& tensor, const fs::path& directory);
 void require_places(const PeftAdapter& adapter, std::span<const WeightSpec> weights,
                     const fs::path& directory);
 // Throws Error(model) where a run would train all of an adapter of which PEFT trains a part.

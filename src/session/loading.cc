@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <iostream>
 
-#include "base/console.h"
 #include "base/temporary_place.h"
 #include "session/adapter.h"
 #include "session/fit.h"

@@ -198,6 +198,7 @@ const fs::path* OutputClaim::find() {
 }
 
 fs::path OutputClaim::present(const fs::path& path) {
+  if (path.empty()) return path;
   const fs::path* found = find();
   std::error_code ignored;
   if (found == nullptr || fs::exists(path, ignored)) return path;

@@ -489,7 +489,7 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
   } catch (const std::exception& exception) {
     const Error error = error_of(exception);
     if (trainer && trainer->is_in_common_work()) throw RanksLost(error, trainer);
-    if (transport != nullptr && console.report) console.report(error);
+    if (console.report && dynamic_cast<const Error*>(&exception)) console.report(error);
     dismiss_or([&](const Error&) { return error; });  // the first error says more
     throw;
   }

@@ -146,8 +146,10 @@ TEST_F(SlowBadInput, NotFinite) {
   const std::string line = outcome.out.substr(0, outcome.out.find('\n'));
   EXPECT_NE(line.find("step "), std::string::npos);
   EXPECT_EQ(line.find("step 6"), std::string::npos);
-  expect_refused(run(tiny_.train("seldom", hot + "save_steps=0 logging_steps=6") + kErrorsOnly), 6,
-                 {line});
+  const Outcome seldom =
+      run(tiny_.train("seldom", hot + "save_steps=0 logging_steps=6") + kErrorsOnly);
+  expect_refused(seldom, 6, {line});
+  EXPECT_EQ(seldom.out.find("checkpoint is"), std::string::npos) << seldom.out;
   // Or after steps that a learner has logged.
   expect_refused(
       run(tiny_.train("rotary",

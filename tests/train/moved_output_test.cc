@@ -88,6 +88,7 @@ TEST(MovedOutput, WhatIsInItIsFoundAgain) {
   EXPECT_EQ(claim.present(out / "checkpoint-2"), fs::canonical(moved) / "checkpoint-2");
   EXPECT_EQ(claim.present(tiny.data()), tiny.data());
   EXPECT_EQ(claim.present("gone/checkpoint-4"), "gone/checkpoint-4");
+  EXPECT_EQ(claim.present({}), fs::path());
 }
 
 // While the result is written, say.

@@ -3,6 +3,7 @@
 // nothing here throws and nothing fails.
 #pragma once
 
+#include <atomic>
 #include <cstdio>
 #include <string_view>
 
@@ -12,9 +13,17 @@ namespace jackscrew {
 // std::cerr, which does not throw either. Safe from any thread.
 void write_stderr(std::string_view text) noexcept;
 
+// For a thread that must go on although nobody may be reading stderr: what it does not take within
+// a second is dropped.
+void offer_to_stderr(std::string_view text) noexcept;
+
 // Writes `text` to `out` and flushes it. What cannot be written is dropped, and `out` is left
 // without an error: for messages about work, not for data that somebody asked for.
-void write_message(std::FILE* out, std::string_view text) noexcept;
+// A reader may stop reading (a pager; mpirun, once it was asked to end), and a write then waits for
+// it. With `stop`, it waits only until that is set; from then on, what is not taken at once is
+// dropped.
+void write_message(std::FILE* out, std::string_view text,
+                   const std::atomic<bool>* stop = nullptr) noexcept;
 
 // Opens /dev/null wherever descriptor 0, 1 or 2 is missing (`<&- >&- 2>&-`), before a file of the
 // program gets that number and receives what is written to the console. If stdout was missing,

@@ -60,8 +60,8 @@ class Requests {
     if (request == 0) return;
     if (request > 1) end_by(signal);
     stop_.store(true);
-    write_stderr(fmt::format("\njackscrew: {}; {} quits at once\n", what_a_stop_does(phase_.load()),
-                             second_of(signal)));
+    offer_to_stderr(fmt::format("\njackscrew: {}; {} quits at once\n",
+                                what_a_stop_does(phase_.load()), second_of(signal)));
   }
 
   const std::atomic<bool>& stop() const { return stop_; }

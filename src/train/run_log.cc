@@ -22,7 +22,7 @@ namespace {
 
 // Prints a line that has the program's own colour codes.
 void print_line(const TrainConsole& console, const std::string& line) {
-  if (!console.style.quiet) write_message(console.out, line + "\n");
+  if (!console.style.quiet) write_message(console.out, line + "\n", console.stop);
 }
 
 std::string data_names(const Recipe& recipe) {

@@ -3,13 +3,17 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <string>
+#include <thread>
 
 namespace jackscrew {
 namespace {
@@ -114,6 +118,69 @@ TEST(Console, AMessageThatIsLostLeavesItsStreamWithoutError) {
   EXPECT_EQ(std::ferror(full), 0);
   EXPECT_EQ(std::fflush(full), 0);
   EXPECT_EQ(std::fclose(full), 0);
+}
+
+// As a pager's, and that of mpirun once it was asked to end.
+TEST(Console, AReaderThatStoppedReadingHoldsNobodyAfterAStop) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  std::FILE* out = ::fdopen(pipe[1], "w");
+  std::atomic<bool> stop{false};
+  const std::string text(200'000, 'x');  // more than a pipe holds
+  std::thread writer([&] {
+    write_message(out, text, &stop);
+    write_message(out, text, &stop);
+  });
+  pollfd full = {pipe[1], POLLOUT, 0};
+  while (::poll(&full, 1, 0) != 0) std::this_thread::yield();
+  stop = true;
+  writer.join();
+  EXPECT_EQ(std::ferror(out), 0);
+  std::string got(text.size(), ' ');
+  EXPECT_LT(::read(pipe[0], got.data(), got.size()), 200'000);
+  // What is taken at once is written after a stop, too.
+  write_message(out, "the end", &stop);
+  EXPECT_EQ(::read(pipe[0], got.data(), got.size()), 7);
+  EXPECT_EQ(got.substr(0, 7), "the end");
+  std::fclose(out);
+  ::close(pipe[0]);
+}
+
+TEST(Console, AReaderThatIsBehindMissesNothing) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  std::FILE* out = ::fdopen(pipe[1], "w");
+  const std::atomic<bool> stop{false};
+  const std::string text(200'000, 'x');
+  std::thread writer([&] {
+    write_message(out, text, &stop);
+    std::fclose(out);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(250));  // longer than one look at `stop`
+  std::array<char, 4096> part{};
+  size_t got = 0;
+  for (ssize_t size = 0; (size = ::read(pipe[0], part.data(), part.size())) > 0;) {
+    got += static_cast<size_t>(size);
+  }
+  writer.join();
+  EXPECT_EQ(got, text.size());
+  ::close(pipe[0]);
+}
+
+TEST(Console, WhatIsOfferedToStderrWaitsForNoReader) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  EXPECT_TRUE(holds_in_child([&] {
+    ::dup2(pipe[1], STDERR_FILENO);
+    offer_to_stderr("said");
+    offer_to_stderr(std::string(1 << 20, 'x'));
+    return true;
+  }));
+  std::string said(4, ' ');
+  EXPECT_EQ(::read(pipe[0], said.data(), said.size()), 4);
+  EXPECT_EQ(said, "said");
+  ::close(pipe[0]);
+  ::close(pipe[1]);
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // Signals at any moment of a run, through the program: nothing breaks, what was promised is saved,
 // and the result has the same bits. docs/pains.md has the command for many.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <random>
@@ -138,6 +141,28 @@ TEST(SlowSignalsTwice, OneRequestThatComesTwiceIsOne) {
                                    "SIGTERM quits at once\n"),
             std::string::npos)
       << tiny.text("said");
+}
+
+// As mpirun, which reads no more of what its ranks print once it was asked to end them.
+TEST(SlowStops, AReaderThatStoppedReadingDoesNotKeepARunFromSaving) {
+  const TinyRun tiny("signals_reader");
+  const fs::path pipe = tiny.path("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDWR | O_NONBLOCK);
+  ::fcntl(reader, F_SETPIPE_SZ, 4096);
+  Child child(tiny.train("out", "method=full max_steps=1000000 logging_steps=1"), pipe);
+  pollfd full = {reader, POLLOUT, 0};
+  ASSERT_TRUE(
+      child.until([&] { return has_logged(tiny, "out", "step") && ::poll(&full, 1, 0) == 0; }));
+  child.signal(SIGINT);
+  EXPECT_TRUE(child.until([&] { return has_logged(tiny, "out", "end"); }));
+  EXPECT_TRUE(fs::exists(tiny.path(
+      "out/checkpoint-" + std::to_string(tiny.events("out").back()["step"].get<int64_t>()))));
+  // Its error message waits, as that of any program does.
+  std::array<char, 4096> part{};
+  child.until([&] { return ::read(reader, part.data(), part.size()) == 0; });
+  EXPECT_EQ(child.wait(), 130);
+  ::close(reader);
 }
 
 // Not even for the data or the weights: of a large model they take minutes.

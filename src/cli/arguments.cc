@@ -122,6 +122,7 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
     if (recipe.print_config || launched_rank() > 0) break;
     warn(fmt::format("{} does not use {}", command, name));
   }
+  if (!recipe.left_out.empty() && launched_rank() <= 0) warn(recipe.left_out);
   if (row != nullptr && !recipe.print_config) warn_of_untrained(recipe, *row);
   recipe.python_environments = python_environments();
   return recipe;

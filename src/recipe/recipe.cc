@@ -219,6 +219,35 @@ void set_from_file(OptionSet& options, const std::string& path) {
   }
 }
 
+// Takes back what a file set together with its method: the options that its preset or that of the
+// new one sets, and those of learners and products that are then not in use. Returns those that
+// were chosen, not the preset's nor defaults, as settings.
+std::vector<std::string> leave_out_method(OptionSet& options, const Preset& of_file,
+                                          const Preset& now, std::span<const MethodTable> tables) {
+  OptionSet plain = run_options(tables);
+  plain.set("method", of_file.name, kCommandLine);
+  apply_preset(plain);
+  std::vector<std::string> chosen;
+  const auto leave_out = [&](const char* name) {
+    const OptionValue value = options.at(name, of_file.name);
+    if (!value.explicitly_set || value.origin == kCommandLine) return;
+    options.forget(name);
+    if (!same_value(value, plain.at(name, of_file.name))) {
+      chosen.push_back(fmt::format("{}={}", name, value.text));
+    }
+  };
+  for (const Preset* preset : {&of_file, &now}) {
+    for (const Assignment& setting : settings_of(*preset)) leave_out(setting.name.c_str());
+  }
+  if (!options.was_set("learner")) {
+    options.set("learner", setting_of(now, "learner"), method_origin(now.name));
+  }
+  for (const MethodTable& table : unused_tables(options, tables)) {
+    for (const OptionSpec& spec : table.options) leave_out(spec.name);
+  }
+  return chosen;
+}
+
 void pass_over(OptionSet& options, const ReadsOption& reads) {
   std::vector<std::string> unread;
   for (const OptionValue& option : options.values()) {
@@ -334,10 +363,20 @@ Recipe read_recipe(std::span<const std::string> arguments, std::span<const Metho
     set_from_file(options, *file);
     line.operands.erase(file);
   }
+  const Preset* of_file = options.was_set("method") ? find_preset(options.text("method")) : nullptr;
   for (const Assignment& assignment : line.assignments) options.set(assignment);
+  const Preset* now = find_preset(options.text("method"));
+  std::vector<std::string> left_out;
+  if (of_file != nullptr && now != nullptr && of_file != now) {
+    left_out = leave_out_method(options, *of_file, *now, tables);
+  }
   if (reads && !options.boolean("print_config")) pass_over(options, reads);
   Recipe recipe = resolve_recipe(std::move(options), tables);
   recipe.operands = std::move(line.operands);
+  if (!left_out.empty()) {
+    recipe.left_out = fmt::format("method={} takes the place of the file's {}, and of its {}",
+                                  now->name, of_file->name, fmt::join(left_out, ", "));
+  }
   return recipe;
 }
 

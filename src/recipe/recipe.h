@@ -48,6 +48,7 @@ struct Recipe : ModelSettings,
   OptionSet options;                        // all values; learners and products read theirs here
   std::vector<std::string> skipped_titles;  // option tables of learners and products not in use
   std::vector<std::string> operands;        // of the command line, without the recipe file
+  std::string left_out;                     // what read_recipe() left out of the file, if anything
   // Set by whoever runs the recipe, see open_device(); not part of its text.
   std::vector<fs::path> python_environments;
 
@@ -82,7 +83,8 @@ Recipe with_method(Recipe recipe, const std::string& method, const std::string& 
 using ReadsOption = std::function<bool(const OptionSet& options, const OptionValue& option)>;
 
 // Reads a recipe from a command's arguments: the first operand that ends in .yaml or .yml is the
-// recipe file, and the arguments override it. Options that were set and that `reads` says no to are
+// recipe file, and the arguments override it: another method than the file's also what the file
+// sets with that, which `left_out` then says. Options that were set and that `reads` says no to are
 // then passed over, as if they were not there, unless the recipe is only printed. Throws
 // Error(usage).
 Recipe read_recipe(std::span<const std::string> arguments, std::span<const MethodTable> tables,

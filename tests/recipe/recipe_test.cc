@@ -174,6 +174,33 @@ TEST(Recipe, Contradictions) {
   says({"init=random", "adapter=a"}, "init is random");
 }
 
+// A run leaves a recipe of all options; those of its learner would be refused, and its preset's
+// values would make another method do the old one's work.
+TEST_F(RecipeFileTest, AnotherMethodTakesThePlaceOfTheFiles) {
+  const std::string file = write(read({"max_steps=7", "storage=bf16"}).to_yaml());
+  const Recipe full = read({file, "method=full"});
+  EXPECT_EQ(full.learner, "full");
+  EXPECT_EQ(full.learning_rate, 1e-5);
+  EXPECT_EQ(full.max_steps, 7);
+  EXPECT_EQ(full.storage, "bf16");  // no part of either method
+  EXPECT_EQ(full.left_out, "");
+  EXPECT_EQ(read({file, "method=full", "learning_rate=3e-4"}).learning_rate, 3e-4);
+  EXPECT_EQ(read({file, "method=qlora"}).storage, "nf4");
+  EXPECT_EQ(read({file, "method=qlora", "storage=int8"}).storage, "int8");
+  EXPECT_EQ(read({file, "method=lora"}).storage, "bf16");
+  // What was chosen for the other method is named.
+  const std::string chosen = write("method: lora\nr: 32\nlr: 1e-3\nseed: 1\n");
+  const Recipe rotary = read({chosen, "method=rotary"});
+  EXPECT_EQ(rotary.learner, "rotary");
+  EXPECT_EQ(rotary.seed, 1u);
+  EXPECT_EQ(rotary.left_out,
+            "method=rotary takes the place of the file's lora, and of its learning_rate=1e-3, "
+            "rank=32");
+  EXPECT_EQ(read({chosen, "method=qlora"}).options.integer("rank"), 32);
+  // A file without a method says what holds for any.
+  EXPECT_EQ(read({write("lr: 1e-3\n"), "method=full"}).learning_rate, 1e-3);
+}
+
 TEST_F(RecipeFileTest, CommandLineWinsOverFileInOrder) {
   const std::string file = write(
       "# a comment\n"

@@ -40,12 +40,24 @@ bool counts(const OptionSpec& option, const OptionSet& then, const OptionSet& no
   return option.affects_result;
 }
 
+// Whether two values of an option are paths of the same files, written in different ways.
+bool are_same_files(const OptionValue& then, const OptionValue& now) {
+  static constexpr std::string_view kPaths[] = {"model", "adapter", "tokenizer", "data",
+                                                "eval_data"};
+  const bool is_list = now.spec.type == OptionType::list;
+  return std::ranges::find(kPaths, now.spec.name) != std::end(kPaths) &&
+         std::ranges::equal(
+             is_list ? then.items : std::vector{then.text},
+             is_list ? now.items : std::vector{now.text},
+             [](const fs::path& a, const fs::path& b) { return a == b || is_same_file(a, b); });
+}
+
 // Whether two values of an option give the same result.
 bool same_for_result(const OptionValue& then, const OptionValue& now) {
   if (std::string_view(now.spec.name) == "product") {  // auto is one of the others
     return &find_product(then.text) == &find_product(now.text);
   }
-  return same_value(then, now);
+  return same_value(then, now) || are_same_files(then, now);
 }
 
 std::string shown(const OptionValue& value) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/error.h"
@@ -12,44 +11,15 @@
 #include "base/text.h"
 #include "formats/checkpoint.h"
 #include "recipe/recipe_file.h"
-#include "report/event_log.h"
 #include "session/adapter.h"
 #include "session/place.h"
 #include "train/output_dir.h"
 #include "train/resume.h"
 #include "train/run_exports.h"
-#include "train/run_watch.h"
 
 namespace jackscrew {
 
 namespace {
-
-// What the log says of the run in output_dir.
-struct LoggedRun {
-  RunInputs inputs;                    // empty where the log does not say
-  std::optional<int64_t> ended_after;  // so many steps, if it reached its end
-};
-
-LoggedRun logged_run(const fs::path& output) {
-  LoggedRun run;
-  for_events(output / kLogName, [&](const nlohmann::json& event) {
-    const auto is = [&](EventKind kind) { return event["event"] == event_name(kind); };
-    const auto read = [&](const char* name, std::string& to) {
-      const auto found = event.find(name);
-      if (found != event.end() && found->is_string()) to = *found;
-    };
-    // After the end, of the result.
-    if (is(EventKind::exported) || is(EventKind::sample) || is(EventKind::save)) return;
-    run.ended_after.reset();
-    if (is(EventKind::end)) run.ended_after = event["step"].get<int64_t>();
-    if (!is(EventKind::start)) return;
-    read("data_fingerprint", run.inputs.data);
-    read("model_fingerprint", run.inputs.model);
-    run.inputs.held_out.clear();
-    read(kHeldOutFingerprint, run.inputs.held_out);
-  });
-  return run;
-}
 
 // The checkpoint that the recipe asks for; empty: none.
 fs::path wanted_checkpoint(const Recipe& recipe) {
@@ -60,28 +30,6 @@ fs::path wanted_checkpoint(const Recipe& recipe) {
   return checkpoints.empty() ? fs::path() : checkpoints.back();
 }
 
-bool lies_in(const fs::path& checkpoint, const fs::path& output) {
-  return std::ranges::any_of(list_checkpoints(output),
-                             [&](const fs::path& path) { return is_same_file(path, checkpoint); });
-}
-
-// How to train on from a result that has no checkpoint of its last step.
-std::string train_on(const fs::path& output) {
-  return fmt::format("train from the result with {} and another output_dir",
-                     result_setting(output));
-}
-
-// Such a run goes on from that checkpoint with overwrite=true, too.
-bool names_checkpoint(const Recipe& recipe) {
-  return recipe.resume != "auto" && recipe.resume != "never";
-}
-
-// Of overwrite=true, beside a result.
-const char* anew(const Recipe& recipe) {
-  return names_checkpoint(recipe) ? "overwrite=true replaces it"
-                                  : "overwrite=true starts over and replaces it";
-}
-
 // What else there is to do where a checkpoint cannot be gone on from.
 const char* without_it(const Recipe& recipe) {
   if (!names_checkpoint(recipe))
@@ -89,161 +37,6 @@ const char* without_it(const Recipe& recipe) {
   return recipe.overwrite ? "or leave resume out and give another output_dir: in this one "
                             "overwrite=true then starts over and removes a run that is there"
                           : "or leave resume out";
-}
-
-// Whether an option says how long a run is, and nothing else of it.
-bool is_length(const std::string& option) {
-  return option == "max_steps" || option == "num_train_epochs" ||
-         option == "early_stopping_patience";
-}
-
-// Whether an option is of the model, or says what learns and how it is kept: states of another
-// choice are other states, or mean something else.
-bool is_of_states(const OptionSet& options, const std::string& option) {
-  const size_t table = options.at(option, "recipe").table;
-  const std::string& title = options.tables()[table].title;
-  return title == option_titles::kModel || title == option_titles::kMethod ||
-         std::ranges::any_of(method_tables(),
-                             [&](const MethodTable& of) { return method_title(of) == title; });
-}
-
-// What differs between the run that a directory is of, an output_dir or a checkpoint, and a recipe.
-struct Changes {
-  std::vector<std::string> texts;
-  bool is_same_run = true;     // but for its length
-  bool has_its_states = true;  // which are then a beginning for this run, too
-};
-
-Changes changes_since(const fs::path& directory, const Recipe& recipe) {
-  if (!fs::exists(directory / kRecipeName))
-    return {{fmt::format("its {} is missing", kRecipeName)}, false, false};
-  Changes changes;
-  for (const OptionChange& change : changed_options(directory, recipe.options)) {
-    changes.texts.push_back(change.text("then"));
-    if (!is_length(change.name)) changes.is_same_run = false;
-    if (is_of_states(recipe.options, change.name)) changes.has_its_states = false;
-  }
-  return changes;
-}
-
-// What else there is to do about the result of a run that ended after `step` steps, where this one
-// is of `total_steps`.
-std::string or_from_its_end(const Recipe& recipe, int64_t step, int64_t total_steps,
-                            const Changes& changes) {
-  const fs::path its_end = checkpoint_path(recipe.output_dir, step);
-  if (!is_checkpoint(its_end)) {
-    return fmt::format("; it left no {} to continue from{}", its_end.filename().string(),
-                       changes.has_its_states ? ": " + train_on(recipe.output_dir) : "");
-  }
-  const bool may = changes.has_its_states && total_steps > step;
-  const std::string going_on = "goes on from its end";
-  return fmt::format(
-      "{}; with all of it as it was, a larger max_steps or, where it stopped early, "
-      "early_stopping_patience {} by itself",
-      may ? fmt::format(", or with resume={} {}", shell_word(its_end.string()), going_on) : "",
-      may ? "does so" : going_on);
-}
-
-// Throws: the result in output_dir, of a run of so many steps, is another one.
-[[noreturn]] void refuse_finished(const Recipe& recipe, int64_t step, int64_t total_steps,
-                                  ErrorKind kind, const Changes& changes) {
-  throw Error(kind,
-              fmt::format("output_dir {} holds the result of a finished run of {}: {}",
-                          recipe.output_dir, counted(step, "step"), fmt::join(changes.texts, ", ")),
-              fmt::format("give another output_dir; {}{}", anew(recipe),
-                          or_from_its_end(recipe, step, total_steps, changes)));
-}
-
-// Returns a value if this recipe's run has ended and nothing is left to do, nullopt if it may
-// continue: where it is the same run, only longer. Throws where the result is another run's, and
-// where early stopping would end the longer one at once.
-std::optional<FinishedRun> check_result(const Recipe& recipe, const LoggedRun& ended,
-                                        const fs::path& checkpoint, int64_t total_steps,
-                                        const RunInputs& inputs) {
-  const fs::path output = recipe.output_dir;
-  const int64_t step = ended.ended_after.value();
-  const fs::path its_end = checkpoint_path(output, step);
-  const bool can_go_on = is_checkpoint(its_end);
-  Changes changes = changes_since(output, recipe);
-  ErrorKind kind = ErrorKind::usage;
-  const auto compare = [&](const char* what, const std::string& then, const std::string& now,
-                           ErrorKind kind_of_it) {
-    if (then.empty() || then == now) return;
-    if (changes.is_same_run) kind = kind_of_it;
-    changes.is_same_run = false;
-    changes.texts.push_back(fmt::format("the {} {} then and {} now", what, then, now));
-  };
-  compare("data were", ended.inputs.data, inputs.data, ErrorKind::data);
-  compare("model had", ended.inputs.model, inputs.model, ErrorKind::model);
-  // Other texts may find another evaluation the best, and another end. A longer run may go on with
-  // them: its evaluations are compared with one another alone.
-  const std::string& held_out = ended.inputs.held_out;
-  if (evaluations_decide(recipe.options) && !held_out.empty() && held_out != inputs.held_out) {
-    if (changes.texts.empty()) kind = ErrorKind::data;
-    changes.texts.push_back(
-        fmt::format("the held-out data were {} then and {} now", held_out, inputs.held_out));
-  }
-  RunWatch watch(recipe.watch);
-  const bool comparable = held_out.empty() || held_out == inputs.held_out;
-  // Only its patience is asked for below.
-  if (comparable && recipe.watch.early_stopping_patience > 0) watch.replay(output / kLogName);
-  if (changes.texts.empty()) {
-    const bool did_all = step >= total_steps;
-    const std::string more = !did_all ? "give a larger early_stopping_patience"
-                             : watch.out_of_patience()
-                                 ? "give a larger max_steps and a larger early_stopping_patience"
-                                 : "give a larger max_steps or num_train_epochs";
-    return FinishedRun{step, can_go_on ? more : train_on(output)};
-  }
-  const bool from_its_end = !checkpoint.empty() && is_same_file(checkpoint, its_end);
-  if (changes.is_same_run && from_its_end && total_steps > step) {
-    if (!watch.out_of_patience()) return std::nullopt;
-    // It would end where it began.
-    throw Error(ErrorKind::usage,
-                fmt::format("output_dir {} holds the result of a run that would stop again after "
-                            "{}: {}",
-                            output.string(), counted(step, "step"), watch.why_stopped()),
-                "give a larger early_stopping_patience");
-  }
-  refuse_finished(recipe, step, total_steps, kind, changes);
-}
-
-// Whether output_dir has begun this run, of which a checkpoint of elsewhere is, too: what a run
-// saves there when its own disk is full. Its recipe and what it read must be the same here and
-// there, so that no other run passes for it; of a model, a checkpoint says only what it does not
-// have itself.
-bool is_left_elsewhere(const Recipe& recipe, const fs::path& checkpoint, const RunInputs& inputs) {
-  const fs::path output = recipe.output_dir;
-  if (!changes_since(output, recipe).texts.empty()) return false;
-  if (!changes_since(checkpoint, recipe).texts.empty()) return false;
-  const RunInputs begun = logged_run(output).inputs;
-  return begun.data == inputs.data && begun.model == inputs.model &&
-         read_checkpoint_info(checkpoint).data == inputs.data;
-}
-
-// Throws Error(usage) where this run would replace a result although it is not the one that goes on
-// in output_dir: that has a checkpoint there, or left it elsewhere, and was allowed to replace the
-// result or made it.
-void refuse_to_replace(const Recipe& recipe, const fs::path& checkpoint, const RunInputs& inputs) {
-  const fs::path output = recipe.output_dir;
-  const std::string what =
-      fmt::format("output_dir {} holds a result, which this run would replace", output.string());
-  if (checkpoint.empty() || !lies_in(checkpoint, output)) {
-    if (!checkpoint.empty() && is_left_elsewhere(recipe, checkpoint, inputs)) return;
-    throw Error(ErrorKind::usage, what, fmt::format("give another output_dir; {}", anew(recipe)));
-  }
-  const Changes changes = changes_since(output, recipe);
-  if (changes.texts.empty()) return;
-  throw Error(
-      ErrorKind::usage,
-      fmt::format("{}, and {} is of another run: {}", what, checkpoint.string(),
-                  fmt::join(changes.texts, ", ")),
-      fmt::format("give another output_dir; {}{}; with all of it as it was, the run goes on by "
-                  "itself",
-                  anew(recipe),
-                  changes.has_its_states ? fmt::format(", or with resume={} goes on from there",
-                                                       shell_word(checkpoint.string()))
-                                         : ""));
 }
 
 // Whether output_dir has another run than this one, which goes on from a checkpoint of elsewhere:
@@ -459,31 +252,13 @@ Schedule run_schedule(const Recipe& recipe, int64_t total_steps) {
 }
 
 void refuse_other_recipe(const Recipe& recipe) {
-  const fs::path output = recipe.output_dir;
-  if (recipe.overwrite || !has_result(output)) return;
-  const Changes changes = changes_since(output, recipe);
-  if (changes.texts.empty()) return;
-  if (const std::optional<int64_t> step = logged_run(output).ended_after) {
-    if (changes.is_same_run) return;
-    // Of epochs nobody knows yet how many steps they are.
-    refuse_finished(recipe, *step, recipe.max_steps, ErrorKind::usage, changes);
-  }
-  // Whatever the inputs are, they do not make it the same run.
-  refuse_to_replace(recipe, wanted_checkpoint(recipe), {});
+  refuse_other_result(recipe, wanted_checkpoint(recipe));
 }
 
 RunStart find_start(const Recipe& recipe, int64_t total_steps, const RunInputs& inputs) {
-  const fs::path output = recipe.output_dir;
   RunStart start{wanted_checkpoint(recipe), {}};
-  if (!recipe.overwrite && has_result(output)) {
-    if (const LoggedRun logged = logged_run(output); logged.ended_after) {
-      start.finished = check_result(recipe, logged, start.checkpoint, total_steps, inputs);
-      if (start.finished) return start;
-    } else {
-      refuse_to_replace(recipe, start.checkpoint, inputs);
-    }
-  }
-  if (start.checkpoint.empty()) return start;
+  start.finished = check_result(recipe, start.checkpoint, total_steps, inputs);
+  if (start.finished || start.checkpoint.empty()) return start;
   const int64_t step = step_of(start.checkpoint, recipe);
   if (step > total_steps) {
     throw Error(ErrorKind::usage,

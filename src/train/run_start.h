@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "optim/schedule.h"
 #include "recipe/recipe.h"
+#include "train/earlier_result.h"
 #include "train/run_data.h"
 
 namespace jackscrew {
@@ -37,12 +38,6 @@ Error lost_after_the_result(const Error& lost, const Recipe& recipe, const fs::p
 
 // Its learning rates. Throws Error(usage) where the warm-up is as long as the run.
 Schedule run_schedule(const Recipe& recipe, int64_t total_steps);
-
-// A complete result of this very recipe: nothing is left to do.
-struct FinishedRun {
-  int64_t step = 0;           // its last
-  std::string continue_hint;  // a hint: how its training can be continued
-};
 
 struct RunStart {
   fs::path checkpoint;  // to continue from; empty: step 0

@@ -1,0 +1,44 @@
+// The result that output_dir has already: whether it is this run's, and what may replace it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/file.h"
+#include "recipe/recipe.h"
+#include "train/run_data.h"
+
+namespace jackscrew {
+
+// A complete result of this very recipe: nothing is left to do.
+struct FinishedRun {
+  int64_t step = 0;           // its last
+  std::string continue_hint;  // a hint: how its training can be continued
+};
+
+// Throws Error(usage) as check_result() does where the recipe alone tells that it would: before the
+// data are read, whose tokens may replace those that another run keeps in output_dir.
+void refuse_other_result(const Recipe& recipe, const fs::path& checkpoint);
+
+// Returns a value if this recipe's run has ended and nothing is left to do. nullopt where
+// output_dir has no result, or where the run may replace it: with overwrite=true, or as the run
+// that made it, which continues to a later step from the checkpoint of its end (or where that, or
+// one with overwrite=true, has begun and stopped, from its own checkpoint). `checkpoint` is what
+// the run would continue from, empty: step 0. Throws Error(usage) where it would replace another
+// result, or where early stopping would end the longer run at once, Error(data) or Error(model)
+// where the run differs in these alone.
+std::optional<FinishedRun> check_result(const Recipe& recipe, const fs::path& checkpoint,
+                                        int64_t total_steps, const RunInputs& inputs);
+
+// Whether a checkpoint is one of those in output_dir.
+bool lies_in(const fs::path& checkpoint, const fs::path& output);
+
+// Whether the recipe says which checkpoint to continue from. Such a run does so with
+// overwrite=true, too.
+bool names_checkpoint(const Recipe& recipe);
+
+// Whether an option says how long a run is, and nothing else of it.
+bool is_length(const std::string& option);
+
+}  // namespace jackscrew

@@ -1,0 +1,75 @@
+// What a run finds in its output_dir that was killed as it began or ended, through the program.
+#include "tests/support/tiny_run.h"
+
+namespace jackscrew {
+namespace {
+
+constexpr const char* kLonger =
+    "method=full save_steps=2 lr_scheduler_type=constant warmup_steps=0 max_steps=";
+
+// The longer run has written its recipe over that of the finished one, and nothing to the log.
+void begin_longer(const TinyRun& tiny) {
+  tiny.must_train("out", kLonger + std::string("2"));
+  std::string recipe = tiny.text("out/recipe.yaml");
+  const std::string steps = "\nmax_steps: 2";
+  recipe.replace(recipe.find(steps), steps.size(), "\nmax_steps: 4");
+  tiny.file("out/recipe.yaml", recipe);
+}
+
+TEST(SlowEarlierResult, ALongerRunKilledAsItBeganIsNotFinished) {
+  const TinyRun tiny("longer_begun");
+  tiny.must_train("whole", kLonger + std::string("4"));
+  begin_longer(tiny);
+  tiny.must_train("out", kLonger + std::string("4"));
+  EXPECT_EQ(tiny.losses("out"), tiny.losses("whole"));
+  EXPECT_TRUE(tiny.text("out/model.safetensors") == tiny.text("whole/model.safetensors"));
+}
+
+TEST(SlowEarlierResult, ALongerRunWithoutItsBeginningIsRefused) {
+  const TinyRun tiny("longer_lost");
+  begin_longer(tiny);
+  fs::remove_all(tiny.path("out/checkpoint-2"));
+  const auto before = contents(tiny.path("out"));
+  const Outcome again = run(tiny.train("out", kLonger + std::string("4")) + " 2>&1");
+  EXPECT_EQ(again.exit_code, 2) << again.out;
+  EXPECT_NE(again.out.find("a run of 4 steps has begun since"), std::string::npos) << again.out;
+  EXPECT_TRUE(contents(tiny.path("out")) == before);
+}
+
+TEST(SlowEarlierResult, ARunKilledAsItEndedIsToldThatTheResultMayBeItsOwn) {
+  const TinyRun tiny("killed_at_end");
+  const std::string settings = "method=full max_steps=3";
+  tiny.must_train("out", settings);
+  const std::string log = tiny.text("out/train_log.jsonl");
+  const size_t end = log.find("\"event\": \"end\"");
+  ASSERT_NE(end, std::string::npos);
+  tiny.file("out/train_log.jsonl", log.substr(0, log.rfind('\n', end) + 1));
+  const Outcome again = run(tiny.train("out", settings) + " 2>&1");
+  EXPECT_EQ(again.exit_code, 2) << again.out;
+  EXPECT_NE(again.out.find("the log has all 3 steps of this run: if it was killed as it ended, the "
+                           "result is its own"),
+            std::string::npos)
+      << again.out;
+  const Outcome other = run(tiny.train("out", settings + " seed=7") + " 2>&1");
+  EXPECT_EQ(other.exit_code, 2) << other.out;
+  EXPECT_EQ(other.out.find("its own"), std::string::npos) << other.out;
+}
+
+TEST(SlowEarlierResult, FilesThatAnotherPathLeadsToAreTheSame) {
+  const TinyRun tiny("other_paths");
+  const std::string settings = "method=full max_steps=2 val_size=3";
+  tiny.must_train("out", settings);
+  const auto elsewhere = [](const fs::path& path) {
+    return (path.parent_path() / "." / path.filename()).string();
+  };
+  const Outcome again = run(tiny.train("out", settings + " data=" + elsewhere(tiny.data()) +
+                                                  " model=" + elsewhere(tiny.config())) +
+                            " 2>&1");
+  EXPECT_EQ(again.exit_code, 0) << again.out;
+  EXPECT_NE(again.out.find("nothing to do"), std::string::npos) << again.out;
+  const Outcome other = run(tiny.train("out", settings + " data=" + tiny.eval_data()) + " 2>&1");
+  EXPECT_EQ(other.exit_code, 2) << other.out;
+}
+
+}  // namespace
+}  // namespace jackscrew

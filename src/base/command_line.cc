@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <string_view>
 
 #include "base/error.h"
@@ -25,6 +26,22 @@ bool is_name(std::string_view text) {
 bool is_boolean_value(const OptionSpec& spec, const std::string& text) {
   const auto words = split_words(spec.choices);
   return parse_bool(text) || std::find(words.begin(), words.end(), text) != words.end();
+}
+
+// A later value is an override only where the same name says so again: whoever writes two names of
+// one option takes them for two options.
+void refuse_two_names(std::span<const Assignment> assignments, const OptionSet& known) {
+  std::map<std::string_view, std::string> given;  // by the option
+  for (const Assignment& assignment : assignments) {
+    const OptionValue* option = known.find(assignment.name);
+    if (option == nullptr) continue;
+    const auto [first, is_new] = given.emplace(option->spec.name, assignment.name);
+    if (is_new || has_name(first->second, assignment.name)) continue;
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: {} and {} are two names of one option", kCommandLine,
+                            first->second, assignment.name),
+                fmt::format("leave one of them out; {} is its name here", option->spec.name));
+  }
 }
 
 }  // namespace
@@ -61,18 +78,20 @@ CommandLine parse_command_line(std::span<const std::string> arguments, const Opt
       continue;
     }
     // An unknown name is refused right here: whether the next argument is its value is not known.
-    const OptionSpec& spec = known.at(body, kCommandLine).spec;
     const bool has_next = i + 1 < arguments.size();
+    const std::string next = has_next ? arguments[i + 1] : std::string();
+    const OptionSpec& spec = known.at(body, kCommandLine, next).spec;
     if (spec.type == OptionType::boolean) {
-      const bool takes_next = has_next && is_boolean_value(spec, arguments[i + 1]);
+      const bool takes_next = has_next && is_boolean_value(spec, next);
       assign(body, takes_next ? arguments[++i] : "true");
-    } else if (has_next && !arguments[i + 1].starts_with("--")) {
+    } else if (has_next && !next.starts_with("--")) {
       assign(body, arguments[++i]);
     } else {
       throw Error(ErrorKind::usage, fmt::format("{} needs a value", argument),
                   fmt::format("expected {}", expected_value(spec)));
     }
   }
+  refuse_two_names(out.assignments, known);
   return out;
 }
 

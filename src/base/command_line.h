@@ -17,7 +17,8 @@ struct CommandLine {
 // `name=value`, `--name=value` and `--name value` are the same; a boolean may stand alone
 // (`--name`).
 // `--` ends the options: what follows is operands. `known` tells which names are booleans. Throws
-// Error(usage) for an unknown `--name`, a missing value and a single-dash option.
+// Error(usage) for an unknown `--name`, a missing value, a single-dash option and two names of one
+// option.
 CommandLine parse_command_line(std::span<const std::string> arguments, const OptionSet& known);
 
 }  // namespace jackscrew

@@ -101,6 +101,17 @@ OptionValue default_value(const OptionSpec& spec, size_t table) {
               hint);
 }
 
+// The system would take a path only up to there.
+void refuse_nul(const Assignment& assignment, const OptionSpec& spec) {
+  const auto has_nul = [](const std::string& text) { return text.find('\0') != text.npos; };
+  const bool in_items =
+      assignment.items && std::any_of(assignment.items->begin(), assignment.items->end(), has_nul);
+  if (!in_items && !has_nul(assignment.text)) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("{}: {} has a character that is 0", assignment.origin, spec.name),
+              "leave it out: \"\\0\" in YAML is such a character");
+}
+
 }  // namespace
 
 std::vector<std::string> split_words(std::string_view text) {
@@ -228,28 +239,38 @@ void OptionSet::add(const OptionTable& table) {
   tables_.push_back(table);
 }
 
-const char* OptionSet::explanation(std::string_view name) const {
+const char* OptionSet::explanation(std::string_view name, std::string_view text) const {
   const ForeignName* foreign = find_row(foreign_, name);
-  return foreign == nullptr ? nullptr : foreign->hint;
+  if (foreign == nullptr) return nullptr;
+  return foreign->is_switch && parse_bool(text) == false ? "leave it out" : foreign->hint;
 }
 
-const OptionValue& OptionSet::at(std::string_view name, std::string_view origin) const {
+const OptionValue& OptionSet::at(std::string_view name, std::string_view origin,
+                                 std::string_view text) const {
   if (const OptionValue* value = find(name)) return *value;
-  if (const char* hint = explanation(name)) {
-    throw Error(ErrorKind::usage, fmt::format("{}: unknown option \"{}\"", origin, name), hint);
+  const std::string what = fmt::format("{}: unknown option \"{}\"", origin, name);
+  if (const char* hint = explanation(name, text)) throw Error(ErrorKind::usage, what, hint);
+  // As argparse has it. Its near name would do the opposite.
+  constexpr std::string_view kNo = "no_";
+  const std::string canonical = canonical_name(name);
+  const bool is_denied = canonical.starts_with(kNo);
+  const OptionValue* denied = is_denied ? find(canonical.substr(kNo.size())) : nullptr;
+  if (denied != nullptr && denied->spec.type == OptionType::boolean) {
+    throw Error(ErrorKind::usage, what, fmt::format("{}=false", denied->spec.name));
   }
   std::vector<std::string> names;
   for (const auto& [known, position] : index_) names.push_back(known);
-  const auto nearest = nearest_name(canonical_name(name), names);
-  throw Error(ErrorKind::usage, fmt::format("{}: unknown option \"{}\"", origin, name),
+  const auto nearest = nearest_name(canonical, names);
+  throw Error(ErrorKind::usage, what,
               nearest ? fmt::format("did you mean {}?", *nearest)
                       : std::string("--help after a command lists its options"));
 }
 
 void OptionSet::set(const Assignment& assignment) {
-  at(assignment.name, assignment.origin);
+  at(assignment.name, assignment.origin, assignment.text);
   OptionValue& value = values_[index_.find(canonical_name(assignment.name))->second];
   const OptionSpec& spec = value.spec;
+  refuse_nul(assignment, spec);
   const auto explained = [&](const std::string& text) {
     return explanation(fmt::format("{}={}", spec.name, text));
   };

@@ -50,6 +50,7 @@ struct OptionTable {
 struct ForeignName {
   const char* names;  // separated by spaces
   const char* hint;
+  bool is_switch = false;  // asks for something where it is true, and where false for nothing
 };
 
 // The origin of values from the arguments of the program.
@@ -81,12 +82,13 @@ class OptionSet {
 
   // Sets the names that errors about unknown options explain. They must outlive the set.
   void explain(std::span<const ForeignName> names) { foreign_ = names; }
-  // The hint for such a name; nullptr where there is none.
-  const char* explanation(std::string_view name) const;
+  // The hint for such a name with the value `text`; nullptr where there is none.
+  const char* explanation(std::string_view name, std::string_view text = {}) const;
 
   // Sets an option; a later call wins. `-` and `_` in names are the same. Throws Error(usage) for
   // an unknown name (with the nearest one as hint) and for a value that the option does not allow,
-  // or that explain() has, naming the option, the value, what is expected, and `origin`.
+  // that has a NUL, or that explain() has, naming the option, the value, what is expected, and
+  // `origin`.
   void set(std::string_view name, std::string_view text, std::string_view origin);
   void set(const Assignment& assignment);
 
@@ -131,8 +133,9 @@ class OptionSet {
 
   // The option of that name or alias; nullptr when there is none.
   const OptionValue* find(std::string_view name) const;
-  // The same, but throws the Error(usage) of set() when there is none.
-  const OptionValue& at(std::string_view name, std::string_view origin) const;
+  // The same, but throws the Error(usage) of set() when there is none; `text` is the value for it.
+  const OptionValue& at(std::string_view name, std::string_view origin,
+                        std::string_view text = {}) const;
 
   const std::vector<OptionTable>& tables() const { return tables_; }
   const std::vector<OptionValue>& values() const { return values_; }  // in table order

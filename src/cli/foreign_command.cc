@@ -19,7 +19,9 @@ constexpr ForeignCommand kForeignCommands[] = {
      "model=NAME"},
     {"dpo orpo kto grpo ppo rlhf", "training on preferences or rewards is not supported yet",
      "jackscrew train fine-tunes on answers; of preference data it takes the chosen ones: "
-     "field_output=chosen, or field_messages=chosen where they are lists of messages"},
+     "field_instruction=prompt field_output=chosen where they are texts, field_messages=chosen "
+     "where they are whole conversations; lists of messages beside a list called prompt are to be "
+     "called completion in the file"},
     {"finetune sft lora qlora pretrain tune", "that is done by train",
      "jackscrew train model=MODEL data=FILE output_dir=DIR method=lora; jackscrew help train"},
     {"evaluate benchmark test", "that is done by eval", "jackscrew eval model=MODEL data=FILE"},

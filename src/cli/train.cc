@@ -135,6 +135,14 @@ void warn_of_settings_without_effect(const Recipe& recipe) {
   warn_unless(writes_directory, "max_shard_size", " without export=hf");
   warn_unless(recipe.max_steps == 0, "num_train_epochs", " beside max_steps");
   warn_unless(!recipe.warmup_steps, "warmup_ratio", " beside warmup_steps");
+  // Of two that stand in one file, neither overrides the other.
+  const auto is_in_file = [&](const char* name) {
+    return recipe.options.was_set(name) && recipe.options.origin(name) != kCommandLine;
+  };
+  if (recipe.warmup_steps && is_in_file("warmup_steps") && is_in_file("warmup_ratio") &&
+      recipe.options.is_changed("warmup_ratio")) {
+    warn("train does not use warmup_ratio beside warmup_steps");
+  }
   warn_unless(recipe.weight_decay.matrices > 0, "weight_decay_target", " without weight_decay");
   warn_unless(recipe.max_grad_norm > 0 || !recipe.clip_each_weight, "max_grad_norm_of",
               " without max_grad_norm");

@@ -319,7 +319,9 @@ Record record_of(const RecordJson& object, const std::string& place, const Recor
   const auto has = [&](const std::string& key) { return member(object, key) != nullptr; };
   // Names that the user has set take precedence over the known ones.
   if (!fields.messages.empty() && has(fields.messages)) {
-    return conversation(object, fields.messages, fields, place);
+    ConversationRecord chat = conversation(object, fields.messages, fields, place);
+    refuse_answers_alone(object, fields, chat.messages, place);
+    return chat;
   }
   const bool own_pair = !fields.instruction.empty() || !fields.output.empty();
   if (own_pair && has(key_or(fields.instruction, "instruction"))) {

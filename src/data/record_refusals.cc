@@ -52,6 +52,22 @@ void refuse_preferences(const RecordJson& record, const std::string& place) {
       fmt::format("to fine-tune on the chosen answers alone, {}", chosen_hint(record)));
 }
 
+void refuse_answers_alone(const RecordJson& record, const RecordFields& fields,
+                          const std::vector<Message>& messages, const std::string& place) {
+  const RecordJson* prompt = member(record, "prompt");
+  if (prompt == nullptr || !holds_something(*prompt) || is_named_field(fields, "prompt")) return;
+  const auto asks = [](const Message& message) { return message.role == "user"; };
+  if (std::any_of(messages.begin(), messages.end(), asks)) return;
+  const std::string together =
+      prompt->is_array()
+          ? fmt::format("call {} completion", fields.messages)
+          : fmt::format("write prompt and {} as one list, called messages,", fields.messages);
+  fail_record(place,
+              fmt::format("\"{}\" has no question, and \"prompt\", which may be it, is not read",
+                          fields.messages),
+              together + " in the file, and leave field_messages out");
+}
+
 void refuse_marked(const RecordJson& record, const std::string& place) {
   for (const char* key : kMarks) {
     const RecordJson* mark = member(record, key);

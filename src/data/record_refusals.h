@@ -3,9 +3,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "data/json_tree.h"
 #include "data/record_fields.h"
+#include "data/records.h"
 
 namespace jackscrew {
 
@@ -14,6 +16,11 @@ inline constexpr const char* kOnlyText = "only text is trained on";
 
 // Refuses pairs of preferred and rejected answers, which DPO and similar methods need.
 [[noreturn]] void refuse_preferences(const RecordJson& record, const std::string& place);
+
+// Refuses the messages at `fields.messages` where none is a question and a prompt beside them is
+// not read, as in TRL's preference data: the answers would be learned without what they answer.
+void refuse_answers_alone(const RecordJson& record, const RecordFields& fields,
+                          const std::vector<Message>& messages, const std::string& place);
 
 // Where answers are marked as good or bad: TRL's key and LLaMA-Factory's.
 inline constexpr const char* kMarks[] = {"label", "kto_tag"};

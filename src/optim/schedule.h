@@ -22,7 +22,8 @@ struct Schedule {
   int64_t total_steps = 1;
 
   // The rate of step `step`, counted from 0: rises linearly from 0 over the warm-up, then stays
-  // (constant), falls linearly to 0, or follows half a cosine to 0.
+  // (constant, which is transformers' constant_with_warmup), falls linearly to 0, or follows half a
+  // cosine to 0.
   double rate(int64_t step) const;
 };
 

@@ -10,7 +10,8 @@ namespace jackscrew {
 
 namespace {
 
-// Keys that identify a program's recipes.
+// Keys that identify a program's recipes. Those of transformers' own scripts, such as
+// model_name_or_path and do_train, identify none.
 struct Program {
   const char* name;
   const char* keys;
@@ -21,9 +22,8 @@ constexpr Program kPrograms[] = {
      "load_in_4bit load_in_8bit flash_attention special_tokens wandb_project pad_to_sequence_len "
      "evals_per_epoch saves_per_epoch test_datasets model_type tokenizer_type"},
     {"LLaMA-Factory",
-     "stage do_train finetuning_type model_name_or_path cutoff_len dataset template dataset_dir "
-     "preprocessing_num_workers overwrite_cache overwrite_output_dir plot_loss ddp_timeout "
-     "dataloader_num_workers lora_target quantization_bit"},
+     "stage finetuning_type cutoff_len dataset template dataset_dir plot_loss lora_target "
+     "quantization_bit"},
 };
 
 // For a key that means something else in other programs, if the value shows that: what to write
@@ -89,7 +89,7 @@ RecipeReport report_recipe(std::span<const RecipeEntry> entries, const OptionSet
     if (!hint.empty()) {
       report.is_foreign = true;
     } else if (option == nullptr) {
-      const char* explanation = options.explanation(assignment.name);
+      const char* explanation = options.explanation(assignment.name, assignment.text);
       hint = explanation != nullptr ? explanation : "";
     } else if (entry.error) {
       // Axolotl's data sets are maps; ours are files.

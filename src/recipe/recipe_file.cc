@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kMaxRecipeBytes = int64_t{1} << 20;
 // Appended to the text: the YAML library accepts a quote that is never closed if the file ends with
 // a line break, and the rest of the recipe would silently become part of one value.
-constexpr const char* kEndMark = "\n# end";
+constexpr const char* kEndMark = "# end";
 constexpr const char* kShape = "a recipe is a flat list of `key: value` lines";
 
 std::string place(std::string_view name, const YAML::Mark& mark) {
@@ -28,6 +28,12 @@ std::vector<std::string> scalar_items(const YAML::Node& list, const std::string&
                                       std::string_view name) {
   std::vector<std::string> items;
   for (const YAML::Node& item : list) {
+    if (item.IsNull()) {  // whose mark is that of what follows it
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: {} has an empty item, number {}", place(name, list.Mark()), key,
+                              items.size() + 1),
+                  "write its value, or leave it out");
+    }
     if (!item.IsScalar()) {
       throw Error(ErrorKind::usage,
                   fmt::format("{}: {} holds something nested", place(name, item.Mark()), key),
@@ -48,6 +54,12 @@ std::vector<std::string> map_items(const YAML::Node& map, const std::string& key
                                    std::string_view name) {
   std::vector<std::string> items;
   for (const auto& member : map) {
+    if (member.first.IsScalar() && member.second.IsNull()) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: {} has no value for {}", place(name, member.first.Mark()), key,
+                              member.first.Scalar()),
+                  "write its value, or leave it out");
+    }
     if (!member.first.IsScalar() || !member.second.IsScalar()) {
       throw Error(
           ErrorKind::usage,
@@ -59,26 +71,47 @@ std::vector<std::string> map_items(const YAML::Node& map, const std::string& key
   return items;
 }
 
-// Records where the last document and the last plain value began.
+// A tag of the user's own, such as !env. YAML's are written with !!, and the library says ? of a
+// plain value and ! of a quoted one.
+struct OwnTag {
+  std::string text;
+  YAML::Mark mark;
+};
+
+// Records where the last document and the last plain value began, and the first tag that means
+// nothing here.
 class Places : public YAML::EventHandler {
  public:
   void OnDocumentStart(const YAML::Mark& mark) override { document = mark; }
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
   void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
                 const std::string&) override {
     value = mark;
+    see(tag, mark);
   }
-  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                       YAML::EmitterStyle::value) override {}
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {
+    see(tag, mark);
+  }
   void OnSequenceEnd() override {}
-  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                  YAML::EmitterStyle::value) override {}
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {
+    see(tag, mark);
+  }
   void OnMapEnd() override {}
 
   YAML::Mark document = YAML::Mark::null_mark();
   YAML::Mark value = YAML::Mark::null_mark();
+  std::optional<OwnTag> own_tag;
+
+ private:
+  void see(const std::string& tag, const YAML::Mark& mark) {
+    const bool is_known =
+        tag.empty() || tag == "?" || tag == "!" || tag.starts_with("tag:yaml.org,2002:");
+    if (!is_known && !own_tag) own_tag = OwnTag{tag, mark};
+  }
 };
 
 [[noreturn]] void refuse_shape(std::string_view name, const YAML::Mark& mark) {
@@ -126,7 +159,8 @@ std::vector<RecipeEntry> parse_recipe_entries(const std::string& text, std::stri
   YAML::Node document;
   Places places;
   try {
-    document = only_document(text + kEndMark, name, places);
+    // After a line's end another one would be a line of its own, which |+ keeps.
+    document = only_document(text + (text.ends_with('\n') ? "" : "\n") + kEndMark, name, places);
   } catch (const YAML::Exception& error) {
     if (error.msg == YAML::ErrorMsg::EOF_IN_SCALAR) {
       // The library says where the text ends.
@@ -137,6 +171,12 @@ std::vector<RecipeEntry> parse_recipe_entries(const std::string& text, std::stri
     }
     throw Error(ErrorKind::usage,
                 fmt::format("{}: not YAML: {}", place(name, error.mark), error.msg), kShape);
+  }
+  if (places.own_tag) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{}: the tag {} means nothing here", place(name, places.own_tag->mark),
+                            places.own_tag->text),
+                "write the value itself, or set it on the command line");
   }
   std::vector<RecipeEntry> out;
   if (document.IsNull()) return out;
@@ -151,7 +191,12 @@ std::vector<RecipeEntry> parse_recipe_entries(const std::string& text, std::stri
     RecipeEntry entry{{key.Scalar(), {}, place(name, key.Mark()), std::nullopt}, std::nullopt};
     Assignment& assignment = entry.assignment;
     if (value.IsNull()) continue;
-    if (value.IsScalar()) {
+    if (assignment.name == "<<") {
+      entry.error =
+          Error(ErrorKind::usage,
+                fmt::format("{}: << is a merge key, and those are not read", assignment.origin),
+                "write what it stands for: one `key: value` line for each setting");
+    } else if (value.IsScalar()) {
       assignment.text = value.Scalar();
     } else if (value.IsSequence() || takes_map(assignment.name)) {
       const auto& items_of = value.IsSequence() ? scalar_items : map_items;

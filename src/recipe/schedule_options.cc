@@ -50,7 +50,9 @@ constexpr OptionSpec kScheduleOptions[] = {
     {.name = "lr_scheduler_type",
      .type = text,
      .default_text = "cosine",
-     .help = "learning rate schedule after warm-up: constant linear cosine",
+     .help =
+         "learning rate schedule after warm-up: constant (elsewhere constant_with_warmup) linear "
+         "cosine",
      .aliases = "lr_scheduler",
      .choices = "constant linear cosine"},
     {.name = "warmup_ratio",
@@ -113,6 +115,13 @@ constexpr OptionSpec kScheduleOptions[] = {
      .min = 0},
 };
 
+// A number that is 0 in f32 would silently do what 0 does.
+void refuse_vanishing(const char* name, double value, const char* hint) {
+  if (!(value > 0) || value >= static_cast<double>(std::numeric_limits<float>::min())) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("{} is {}, less than numbers of f32 can be", name, value), hint);
+}
+
 }  // namespace
 
 std::span<const OptionSpec> schedule_options() {
@@ -125,6 +134,7 @@ void ScheduleSettings::read(const OptionSet& options) {
   max_steps = options.integer("max_steps");
   num_train_epochs = options.number("num_train_epochs");
   learning_rate = options.number("learning_rate");
+  refuse_vanishing("learning_rate", learning_rate, "leave it out: auto is the method's default");
   lr_schedule = parse_schedule(options.text("lr_scheduler_type"));
   warmup_ratio = options.number("warmup_ratio");
   warmup_steps = options.integer_unless_word("warmup_steps");
@@ -134,11 +144,7 @@ void ScheduleSettings::read(const OptionSet& options) {
   check_weight_decay(weight_decay.matrices, learning_rate,
                      fmt::format("learning_rate {}", learning_rate));
   max_grad_norm = options.number("max_grad_norm");
-  if (max_grad_norm > 0 && max_grad_norm < static_cast<double>(std::numeric_limits<float>::min())) {
-    throw Error(ErrorKind::usage,
-                fmt::format("max_grad_norm is {}, less than numbers of f32 can be", max_grad_norm),
-                "1 is usual; 0 turns clipping off");
-  }
+  refuse_vanishing("max_grad_norm", max_grad_norm, "1 is usual; 0 turns clipping off");
   clip_each_weight = options.text("max_grad_norm_of") == "weight";
   adam_beta1 = options.number("adam_beta1");
   adam_beta2 = options.number("adam_beta2");

@@ -109,6 +109,11 @@ void check_output_dir(const Recipe& recipe) {
     throw Error(ErrorKind::usage, fmt::format("output_dir {} is not a directory", output.string()),
                 "give the path of a directory, which is created where it is missing");
   }
+  if (is_same_file(output, "/")) {
+    throw Error(ErrorKind::usage,
+                fmt::format("output_dir {} is the root directory", output.string()),
+                "give a directory of the run's own");
+  }
   refuse_source(output, recipe.model, "model");
   refuse_source(output, recipe.adapter, "adapter");
   refuse_source(output, original_model(recipe), "original model");

@@ -318,7 +318,7 @@ void RunLog::warn_of_no_gradient(int64_t done, const StepResult& result) {
   if (result.grad_norm > 0 || std::exchange(warned_of_no_gradient_, true)) return;
   warn(
       fmt::format("step {}: the gradient is 0, so nothing learns; a learning_rate that is far too "
-                  "high does that",
+                  "high does that, or a lora_dropout close to 1",
                   done));
 }
 

@@ -93,12 +93,19 @@ TEST(Options, LaterCallsWinAndOriginsAreKept) {
 
 TEST(Options, RefusalsNameKeyValueExpectationAndOrigin) {
   OptionSet options = sample();
-  const auto refusal = [&](const char* name, const char* text) {
+  const auto refusal = [&](const char* name, std::string_view text) {
     return usage_error([&] { options.set(name, text, "run.yaml:3"); });
   };
   EXPECT_EQ(refusal("ranks", "1"), "run.yaml:3: unknown option \"ranks\" | did you mean rank?");
   EXPECT_EQ(refusal("zzzzzz", "1"),
             "run.yaml:3: unknown option \"zzzzzz\" | --help after a command lists its options");
+  EXPECT_EQ(refusal("no-packing", "true"),
+            "run.yaml:3: unknown option \"no-packing\" | packing=false");
+  EXPECT_EQ(refusal("no_rank", "1"),
+            "run.yaml:3: unknown option \"no_rank\" | --help after a command lists its options");
+  EXPECT_EQ(refusal("model", std::string_view("a\0b", 3)),
+            "run.yaml:3: model has a character that is 0 | leave it out: \"\\0\" in YAML is such a "
+            "character");
   EXPECT_EQ(refusal("r", "many"),
             "run.yaml:3: rank is \"many\", expected a whole number from 1 to 4096 | ");
   EXPECT_EQ(refusal("alpha", "-1"),
@@ -166,7 +173,7 @@ CommandLine parse(const std::vector<std::string>& arguments) {
 }
 
 TEST(CommandLine, AllSpellingsAreTheSame) {
-  const CommandLine line = parse({"run.yaml", "rank=1", "--rank=2", "--lora-rank", "3", "--packing",
+  const CommandLine line = parse({"run.yaml", "rank=1", "--rank=2", "--rank", "3", "--packing",
                                   "--json", "false", "model=a=b", "--alpha", "-1", "dir/a=b"});
   EXPECT_EQ(line.operands, (std::vector<std::string>{"run.yaml", "dir/a=b"}));
   std::string seen;
@@ -174,7 +181,7 @@ TEST(CommandLine, AllSpellingsAreTheSame) {
     seen += assignment.name + ":" + assignment.text + ";";
     EXPECT_EQ(assignment.origin, "command line");
   }
-  EXPECT_EQ(seen, "rank:1;rank:2;lora-rank:3;packing:true;json:false;model:a=b;alpha:-1;");
+  EXPECT_EQ(seen, "rank:1;rank:2;rank:3;packing:true;json:false;model:a=b;alpha:-1;");
 }
 
 TEST(CommandLine, BooleansTakeOnlyTheirOwnValues) {
@@ -199,6 +206,12 @@ TEST(CommandLine, Refusals) {
   EXPECT_EQ(usage_error([] { parse({"--rank"}); }),
             "--rank needs a value | expected a whole number from 1 to 4096");
   usage_error([] { parse({"--model", "--json"}); });
+  EXPECT_EQ(usage_error([] {
+              parse({"rank=1", "--lora-rank", "2"});
+            }),
+            "command line: rank and lora-rank are two names of one option | leave one of them out; "
+            "rank is its name here");
+  EXPECT_EQ(parse({"lora_rank=1", "lora-rank=2"}).assignments.size(), 2u);
   usage_error([] { parse({"-x"}); });
 }
 

@@ -125,6 +125,16 @@ TEST_F(SlowBadInput, NoGradient) {
   const size_t first = outcome.out.find(warning);
   ASSERT_NE(first, std::string::npos) << outcome.out;
   EXPECT_EQ(outcome.out.find(warning, first + 1), std::string::npos) << outcome.out;
+  // Nor has an adapter one whose inputs are all left out.
+  const Outcome dropped =
+      run(tiny_.train("dropped",
+                      "method=lora lora_dropout=0.999999 lora_target=q_proj max_steps=1 "
+                      "report_samples=0") +
+          " 2>&1");
+  EXPECT_NE(dropped.out.find(warning + "; a learning_rate that is far too high does that, or a "
+                                       "lora_dropout close to 1"),
+            std::string::npos)
+      << dropped.out;
 }
 
 TEST_F(SlowBadInput, NotFinite) {

@@ -62,6 +62,7 @@ TEST(Program, SaysWhatIsNotThereYet) {
   refused("finetune", 2, "that is done by train", "jackscrew train model=MODEL");
   refused("help serve", 2, "a server is not supported yet", "jackscrew chat");
   refused("train method=dpo", 2, "there is no method \"dpo\"", "field_output=chosen");
+  refused("dpo", 2, "not supported yet", "beside a list called prompt are to be called completion");
   refused("train load_in_4bit=true", 2, "unknown option \"load_in_4bit\"", "method=qlora");
   refused("train --bf16 true", 2, "unknown option \"bf16\"", "product=bf16");
   refused("plan model=HuggingFaceTB/SmolLM2-135M", 5,

@@ -36,6 +36,21 @@ TEST(SlowTrain, PlanIsThePeakOfTheRun) {
   }
 }
 
+// One file sets both: neither overrides the other.
+TEST(TrainWarnings, OfTwoWarmUpsInOneRecipe) {
+  const TinyRun tiny("two_warm_ups");
+  const std::string warning = "warning: train does not use warmup_ratio beside warmup_steps\n";
+  const auto is_warned = [&](const std::string& recipe, const std::string& more) {
+    const std::string file = tiny.file("run.yaml", recipe);
+    const std::string arguments = "train model=nowhere data=none output_dir=o " + file + more;
+    return run(arguments + kErrorsOnly).out.find(warning) != std::string::npos;
+  };
+  EXPECT_TRUE(is_warned("warmup_steps: 0\nwarmup_ratio: 0.1\n", ""));
+  EXPECT_FALSE(is_warned("warmup_steps: auto\nwarmup_ratio: 0.1\n", ""));
+  EXPECT_FALSE(is_warned("warmup_ratio: 0.1\n", " warmup_steps=0"));
+  EXPECT_FALSE(is_warned("warmup_steps: 3\nwarmup_ratio: 0.030\n", ""));  // as runs leave it
+}
+
 void expect_finite(const nlohmann::json& value) {
   if (value.is_number()) {
     EXPECT_TRUE(std::isfinite(value.get<double>()));

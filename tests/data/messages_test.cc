@@ -290,6 +290,36 @@ TEST_F(DatasetTest, TextsThatAreNotReadAreWarnedOf) {
   EXPECT_EQ(warned(question + R"(, "context": "c", "passage": "p")"), Texts());
 }
 
+// TRL's explicit prompt: the answers alone would be learned.
+TEST(Messages, NamedAnswersKeepTheirQuestion) {
+  RecordFields fields;
+  fields.messages = "chosen";
+  const auto parse = [&](const std::string& members) {
+    return parse_record("{" + members + R"(, "rejected": []})", "a.jsonl:1", fields);
+  };
+  const auto refusal = [&](const std::string& members) {
+    return error_of(ErrorKind::data, [&] { parse(members); });
+  };
+  const std::string answers = R"(, "chosen": [{"role": "assistant", "content": "a"}])";
+  const std::string what =
+      "a.jsonl:1: \"chosen\" has no question, and \"prompt\", which may be it, is not read | ";
+  EXPECT_EQ(refusal(R"("prompt": [{"role": "user", "content": "q"}])" + answers),
+            what + "call chosen completion in the file, and leave field_messages out");
+  EXPECT_EQ(refusal(R"("prompt": "q")" + answers),
+            what +
+                "write prompt and chosen as one list, called messages, in the file, and leave "
+                "field_messages out");
+  // Where nothing is lost.
+  const std::string whole = R"(, "chosen": [{"from": "human", "value": "q"}])";
+  for (const std::string& members :
+       {R"("prompt": [])" + answers, R"("id": 1)" + answers, R"("prompt": "q")" + whole}) {
+    const Record record = parse(members);
+    EXPECT_EQ(std::get<ConversationRecord>(record).messages.size(), 1u) << members;
+  }
+  fields.system = "prompt";
+  EXPECT_EQ(std::get<ConversationRecord>(parse(R"("prompt": "q")" + answers)).messages.size(), 2u);
+}
+
 // A hint that can be followed, and loses no question.
 TEST(Messages, HintsForPreferences) {
   const auto hint = [](const std::string& members) {

@@ -34,6 +34,19 @@ TEST(ForeignRecipe, NestedDataSetsAreForeign) {
   EXPECT_FALSE(report_of("base_model: hf\ndata: [[a.jsonl]]\n").is_foreign);
 }
 
+// Keys of transformers' own scripts.
+TEST(ForeignRecipe, KeysOfTransformersNameNoProgram) {
+  const RecipeReport report = report_of(
+      "model_name_or_path: hf\ndo_train: true\ndataloader_num_workers: 4\nbf16: false\n"
+      "overwrite_output_dir: true\npreprocessing_num_workers: 4\n");
+  EXPECT_TRUE(report.is_foreign);
+  EXPECT_EQ(report.program, "");
+  ASSERT_EQ(report.unknown.size(), 5u);
+  EXPECT_EQ(report.unknown[2].hint, "leave it out");
+  EXPECT_EQ(report_of("stage: sft\ncutoff_len: 8\ntemplate: chatml\nbf16: true\n").program,
+            "LLaMA-Factory");
+}
+
 // What an option says of a value that it does not take, its hint too.
 TEST(ForeignRecipe, ValuesThatAreRefusedKeepTheirHints) {
   const RecipeReport report = report_of("base_model: hf\noptim: adamw_torch\nseed: x\n");

@@ -169,6 +169,7 @@ TEST(Recipe, Contradictions) {
   says({"adam_beta2=1"}, "adam_beta2 is 1");
   says({"top_p=0"}, "top_p");
   says({"max_grad_norm=1e-50"}, "max_grad_norm is 1e-50");
+  says({"learning_rate=1e-50"}, "learning_rate is 1e-50");
   says({"repetition_penalty=0"}, "repetition_penalty");
   says({"stride=2048"}, "stride 2048 is more than sequence_len 1024");
   says({"init=random", "adapter=a"}, "init is random");
@@ -246,6 +247,13 @@ TEST_F(RecipeFileTest, ErrorsNameFileAndLine) {
   says("lora:\n  rank: 8\n", ":1: lora holds a nested map");
   says("rank_pattern:\n  a: {b: 1}\n", ":2: rank_pattern holds something nested");
   says("targets: [a, [b]]\n", ":1: targets holds something nested");
+  says("seed: 1\ntargets:\n  - a\n  -\nmax_steps: 1\n", ":3: targets has an empty item, number 2");
+  says("rank_pattern: {a: }\n", ":1: rank_pattern has no value for a");
+  says("seed: 1\n<<: {max_steps: 1}\n", ":2: << is a merge key");
+  says("seed: 1\nmodel: !env HOME\n", ":2: the tag !env means nothing here");
+  says("targets: !files [a]\n", ":1: the tag !files means nothing here");
+  says("? !own seed\n: 1\n", ":1: the tag !own means nothing here");
+  says("model: \"a\\0b\"\n", ":1: model has a character that is 0");
   says("model: [a, b]\n", ":1: model is \"[a, b]\", expected text");
   says("- a\n- b\n", ":1: expected one map of options");
   says("model: [a\n", ":3: not YAML");
@@ -262,6 +270,9 @@ TEST_F(RecipeFileTest, ErrorsNameFileAndLine) {
   is_open("seed: 1\nmodel:\n  - 'a\n", "x.yaml:2");
   is_open("'seed: 1\n", "x.yaml");
   EXPECT_EQ(parse_recipe_text("prompt: |\n  a\n  # b\n", "x")[0].text, "a\n# b\n");
+  EXPECT_EQ(parse_recipe_text("prompt: |+\n  a\n", "x")[0].text, "a\n");
+  EXPECT_EQ(parse_recipe_text("prompt: |+\n  a\n\n", "x")[0].text, "a\n\n");
+  EXPECT_EQ(parse_recipe_text("seed: !!int 1\nprompt: ! 'a'\n", "x")[1].text, "a");
   const std::string missing = usage_error([] { read({"/nonexistent/x.yaml"}); });
   EXPECT_NE(missing.find("No such file"), std::string::npos) << missing;
 }

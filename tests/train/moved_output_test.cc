@@ -17,6 +17,14 @@ void make_unreachable(const fs::path& directory) {
   fs::create_symlink(directory.filename(), directory);
 }
 
+TEST(OutputDir, TheRootDirectoryIsRefused) {
+  for (const char* root : {"/", "//", "/tmp/.."}) {
+    Recipe recipe;
+    recipe.output_dir = root;
+    expect_message(ErrorKind::usage, "is the root directory", [&] { check_output_dir(recipe); });
+  }
+}
+
 class SlowMovedOutput : public ::testing::TestWithParam<const char*> {
  protected:
   SlowMovedOutput() : tiny_("moved_output") {}

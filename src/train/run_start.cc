@@ -136,12 +136,11 @@ std::string or_from_its_end(const Recipe& recipe, int64_t step, int64_t total_st
                        changes.has_its_states ? ": " + train_on(recipe.output_dir) : "");
   }
   const bool may = changes.has_its_states && total_steps > step;
-  const std::string going_on = "goes on from its end";
   return fmt::format(
-      "{}; with all of it as it was, a larger max_steps or, where it stopped early, "
-      "early_stopping_patience {} by itself",
-      may ? fmt::format(", or with resume={} {}", shell_word(its_end.string()), going_on) : "",
-      may ? "does so" : going_on);
+      "{}; to continue the run, change nothing but give a larger max_steps or, where it stopped "
+      "early, early_stopping_patience",
+      may ? fmt::format(", or with resume={} continues from its end", shell_word(its_end.string()))
+          : "");
 }
 
 // Throws: the result in output_dir, of a run of so many steps, is another one.
@@ -238,10 +237,9 @@ void refuse_to_replace(const Recipe& recipe, const fs::path& checkpoint, const R
       ErrorKind::usage,
       fmt::format("{}, and {} is of another run: {}", what, checkpoint.string(),
                   fmt::join(changes.texts, ", ")),
-      fmt::format("give another output_dir; {}{}; with all of it as it was, the run goes on by "
-                  "itself",
+      fmt::format("give another output_dir; {}{}; to continue the run, change nothing",
                   anew(recipe),
-                  changes.has_its_states ? fmt::format(", or with resume={} goes on from there",
+                  changes.has_its_states ? fmt::format(", or with resume={} continues from there",
                                                        shell_word(checkpoint.string()))
                                          : ""));
 }
@@ -259,9 +257,9 @@ bool replaces_another(const Recipe& recipe, const fs::path& checkpoint) {
   if (changes.empty()) return false;
   if (recipe.overwrite) return true;
   throw Error(ErrorKind::usage,
-              fmt::format("output_dir {} holds another run than {} is to go on with: {}",
+              fmt::format("output_dir {} holds another run than the one that continues from {}: {}",
                           output.string(), checkpoint.string(), fmt::join(changes, ", ")),
-              "give another output_dir; with overwrite=true its log and checkpoints begin anew");
+              "give another output_dir; with overwrite=true its log and checkpoints start over");
 }
 
 // The step of a checkpoint that can be used as far as its small files tell. Throws Error.
@@ -442,7 +440,7 @@ std::string same_command_again(const Recipe& recipe, const fs::path& output_dir)
 Error lost_after_the_result(const Error& lost, const Recipe& recipe, const fs::path& output_dir) {
   const bool lacks = lacks_exports(recipe, output_dir);
   return {lost.kind(),
-          fmt::format("the result is whole in {}, but {}", output_dir.string(), lost.what()),
+          fmt::format("the result is complete in {}, but {}", output_dir.string(), lost.what()),
           lacks ? same_command_again(recipe, output_dir) + " for the exports" : lost.hint()};
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -28,12 +29,18 @@ void check_maps();
 // it throws as check_map() does, rather than what `read` throws over zeros.
 template <class Read>
 auto read_whole(const MappedFile& file, const Read& read, ErrorKind kind = ErrorKind::model) {
+  const auto check = [&] { check_map(file.bytes().data(), kind); };
   try {
-    auto result = read();
-    check_map(file.bytes().data(), kind);
-    return result;
+    if constexpr (std::is_void_v<std::invoke_result_t<const Read&>>) {
+      read();
+      check();
+    } else {
+      auto result = read();
+      check();
+      return result;
+    }
   } catch (const Error&) {
-    check_map(file.bytes().data(), kind);
+    check();
     throw;
   }
 }

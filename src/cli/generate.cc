@@ -42,9 +42,15 @@ std::string piped_prompt() {
 
 // The recipe's prompt; standard input for `-`, or if none is given and stdin is not a terminal.
 // Throws Error(usage) where there is none.
-std::string prompt_of(const Recipe& recipe) {
+std::string prompt_of(const Recipe& recipe, const ChatFormat& format) {
   if (recipe.prompt != "-") {
-    if (recipe.options.was_set("prompt")) return recipe.prompt;
+    if (recipe.options.was_set("prompt")) {
+      // A base model may begin a text of its own; there is no answer to an empty message.
+      if (!recipe.prompt.empty() || continues_prompt(format, recipe.system)) return recipe.prompt;
+      throw Error(ErrorKind::usage, "generate needs a prompt, and prompt= is empty",
+                  "give prompt=TEXT; with chat_template=plain and no system prompt, a model begins "
+                  "a text of its own");
+    }
     if (::isatty(STDIN_FILENO) == 1) {
       throw Error(ErrorKind::usage, "generate needs a prompt",
                   "give prompt=TEXT, or pipe it in: jackscrew generate model=... < prompt.txt; "
@@ -84,7 +90,7 @@ int write_answer(const Recipe& given) {
   const ModelFiles& files = setup.files;
   GenerationOptions& options = setup.options;
   const std::vector<int32_t> prompt =
-      encode_prompt(setup.tokenizer, setup.format, recipe.system, prompt_of(recipe));
+      encode_prompt(setup.tokenizer, setup.format, recipe.system, prompt_of(recipe, setup.format));
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
   options.max_new_tokens = room_for_answer(setup, prompt_tokens);
 

@@ -14,7 +14,7 @@ int number_of(const char* variable, std::string_view text, int least) {
   int out = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
   if (error == std::errc() && end == text.data() + text.size() && out >= least) return out;
-  fail(ErrorKind::usage, "{}=\"{}\" in the environment is no number of a process, or of processes",
+  fail(ErrorKind::usage, "{}=\"{}\" in the environment is not a valid rank or number of processes",
        variable, text);
 }
 

@@ -224,11 +224,11 @@ void ModelOutput::check() const {
   if (!foreign.empty()) {
     throw Error(
         ErrorKind::usage,
-        fmt::format("{} holds {}, which is no part of a model and would be lost", name, foreign),
+        fmt::format("{} holds {}, which is not part of a model and would be lost", name, foreign),
         "give another output, or move it away");
   }
   if (!is_directory && !is_gguf_file(target_) && !fs::is_empty(target_)) {
-    throw Error(ErrorKind::usage, fmt::format("{} is no GGUF file, and would be lost", name),
+    throw Error(ErrorKind::usage, fmt::format("{} is not a GGUF file, and would be lost", name),
                 "give another output, or move it away");
   }
   if (overwrite_) return;

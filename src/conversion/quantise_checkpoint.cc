@@ -113,15 +113,15 @@ void QuantisationCheckpoint::open(bool replace) {
     if (then == settings_) return load(object);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::model) throw;
-    return begin_anew(error.what());
+    return start_over(error.what());
   } catch (const nlohmann::json::exception& error) {
-    return begin_anew(fmt::format("{}: {}", kProgress, json_complaint(error.what())));
+    return start_over(fmt::format("{}: {}", kProgress, json_complaint(error.what())));
   }
   const std::string what = fmt::format("{} holds what is finished of another quantisation: {}",
                                        directory_.string(), changes(then, settings_));
-  if (replace) return begin_anew(what);
+  if (replace) return start_over(what);
   throw Error(ErrorKind::usage, what,
-              "repeat those settings to continue; overwrite=true begins anew, or give another "
+              "repeat those settings to continue; overwrite=true starts over, or give another "
               "output");
 }
 
@@ -155,8 +155,8 @@ void QuantisationCheckpoint::check(const File& file) const {
   check_map(bytes.data());
 }
 
-void QuantisationCheckpoint::begin_anew(const std::string& why) {
-  warn(fmt::format("{}: {}; beginning anew", directory_.string(), why));
+void QuantisationCheckpoint::start_over(const std::string& why) {
+  warn(fmt::format("{}: {}; starting over", directory_.string(), why));
   fs::remove(directory_ / kProgress);
 }
 

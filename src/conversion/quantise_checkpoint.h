@@ -86,7 +86,7 @@ class QuantisationCheckpoint {
   void open(bool replace);
   void load(const nlohmann::json& object);
   void check(const File& file) const;
-  void begin_anew(const std::string& why);
+  void start_over(const std::string& why);
   void remove_strangers() const;
   std::string text() const;
   // Syncs it to the disk.

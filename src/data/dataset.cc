@@ -132,7 +132,7 @@ void add_text_warnings(const DatasetStats& stats, TargetUse use, bool all_read, 
   }
   if (notes.zero_bytes > 0) {
     to.push_back(fmt::format(
-        "{} of text {} 0, as in UTF-16 and in files that are no text: save files of another "
+        "{} of text {} 0, as in UTF-16 and in files that are not text: save files of another "
         "encoding as UTF-8",
         counted(notes.zero_bytes, "byte"), notes.zero_bytes == 1 ? "is" : "are"));
   }

@@ -65,7 +65,7 @@ std::optional<bool> own_flag(const RecordJson& item, const std::string& place) {
 void refuse_learned(const RecordJson& message, const std::string& place) {
   for (const char* key : {"train", "loss"}) {
     if (!boolean_at(message, key).value_or(false)) continue;
-    fail_record(place, fmt::format("\"{}\" is true in a message that is no answer", key),
+    fail_record(place, fmt::format("\"{}\" is true in a message that is not an answer", key),
                 fmt::format("leave {} out of it: answers are learned, or all messages with "
                             "train_on_inputs=true",
                             key));

@@ -189,7 +189,7 @@ void require_text(std::string_view field, const std::string& place) {
     fail_record(place, "bytes that are not UTF-8", kHint);
   }
   if (field.find('\0') != field.npos) {
-    fail_record(place, "a byte that is 0, as in UTF-16 and in files that are no text", kHint);
+    fail_record(place, "a byte that is 0, as in UTF-16 and in files that are not text", kHint);
   }
 }
 

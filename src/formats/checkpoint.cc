@@ -299,7 +299,7 @@ fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info
   std::error_code missing;
   if (fs::exists(fs::symlink_status(path, missing)) && !is_own(path)) {
     throw Error(ErrorKind::generic,
-                fmt::format("{} is there and is no checkpoint of a run", path.string()),
+                fmt::format("{} exists and is not a checkpoint of a run", path.string()),
                 "move it away");
   }
   AtomicDirectory directory(path, kUnfinished);

@@ -30,8 +30,8 @@ std::vector<int32_t> stored_order(const std::vector<int32_t>& places, const std:
   for (int32_t column = 0; column < count; ++column) {
     const int32_t place = places[static_cast<size_t>(column)];
     if (place < 0 || place >= count || columns[static_cast<size_t>(place)] != -1) {
-      fail(ErrorKind::model, "tensor {} is no order of {} columns: {} for column {}", name, count,
-           place, column);
+      fail(ErrorKind::model, "tensor {} is not a permutation of {} columns: {} for column {}", name,
+           count, place, column);
     }
     columns[static_cast<size_t>(place)] = column;
     in_order = in_order && place == column;

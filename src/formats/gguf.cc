@@ -177,6 +177,10 @@ bool is_gguf_file(const fs::path& path) {
 }
 
 GgufFile::GgufFile(const fs::path& path) : file_(path), where_(path.string()) {
+  read_whole([&] { read_all(); });
+}
+
+void GgufFile::read_all() {
   Cursor cursor(file_.bytes(), where_);
   if (cursor.number<uint32_t>("its magic number") != kMagic) {
     throw Error(ErrorKind::model, fmt::format("{} is not a GGUF file", where_),

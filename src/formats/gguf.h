@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/map_guard.h"
 
 namespace jackscrew {
 
@@ -82,6 +83,12 @@ class GgufFile {
   std::vector<double> numbers(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;
 
+  // read_whole() of this file, for what reads values.
+  template <class Read>
+  auto read_whole(const Read& read) const {
+    return jackscrew::read_whole(file_, read);
+  }
+
   // Call when these bytes of the map are no longer needed: their pages may be dropped.
   void release(std::span<const uint8_t> bytes) const;
 
@@ -95,6 +102,7 @@ class GgufFile {
   };
   class Cursor;
 
+  void read_all();
   static Value read_value(Cursor& cursor, GgufType type, const std::string& key);
   void read_metadata(Cursor& cursor, uint64_t count);
   void read_tensors(Cursor& cursor, uint64_t count);

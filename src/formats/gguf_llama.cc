@@ -239,15 +239,7 @@ std::optional<bool> flag(const GgufFile& file, const char* key) {
   return file.boolean(key);
 }
 
-}  // namespace
-
-double llama3_factor(double frequency, const RopeScaling& scaling) {
-  const double kept = llama3_kept_share(frequency, scaling);
-  if (kept == 0.0) return scaling.factor;  // exactly, which the quotient need not be
-  return 1.0 / ((1.0 - kept) / scaling.factor + kept);
-}
-
-ModelConfig gguf_config(const GgufFile& file) {
+ModelConfig read_config(const GgufFile& file) {
   const std::string where = file.path().string();
   const auto own = [&](const char* name) { return own_key(file, name); };
   ModelConfig config;
@@ -310,7 +302,7 @@ ModelConfig gguf_config(const GgufFile& file) {
   return config;
 }
 
-GgufTokenizerMetadata gguf_tokenizer(const GgufFile& file) {
+GgufTokenizerMetadata read_tokenizer(const GgufFile& file) {
   GgufTokenizerMetadata out;
   out.model = file.text("tokenizer.ggml.model", "");
   out.pre = file.text("tokenizer.ggml.pre", "");
@@ -341,6 +333,22 @@ GgufTokenizerMetadata gguf_tokenizer(const GgufFile& file) {
   out.chat_template = file.text("tokenizer.chat_template", "");
   out.tool_template = file.text("tokenizer.chat_template.tool_use", "");
   return out;
+}
+
+}  // namespace
+
+double llama3_factor(double frequency, const RopeScaling& scaling) {
+  const double kept = llama3_kept_share(frequency, scaling);
+  if (kept == 0.0) return scaling.factor;  // exactly, which the quotient need not be
+  return 1.0 / ((1.0 - kept) / scaling.factor + kept);
+}
+
+ModelConfig gguf_config(const GgufFile& file) {
+  return file.read_whole([&] { return read_config(file); });
+}
+
+GgufTokenizerMetadata gguf_tokenizer(const GgufFile& file) {
+  return file.read_whole([&] { return read_tokenizer(file); });
 }
 
 GgufSource::GgufSource(const fs::path& path) : file_(path), config_(gguf_config(file_)) {

@@ -14,7 +14,7 @@ void read_prompt_settings(const JsonFields& fields, const nlohmann::ordered_json
   const std::string& where = fields.where();
   const int64_t tokens = fields.integer("num_virtual_tokens");
   if (tokens <= 0) {
-    fail(ErrorKind::model, "{}: num_virtual_tokens = {} is no number of tokens", where, tokens);
+    fail(ErrorKind::model, "{}: num_virtual_tokens = {} is not positive", where, tokens);
   }
   adapter.settings = {{"num_virtual_tokens", tokens}};
   if (const int64_t parts = fields.integer("num_transformer_submodules", 1); parts != 1) {

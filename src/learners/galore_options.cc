@@ -76,7 +76,7 @@ GaloreRank parse_rank(const std::string& text) {
   const auto number = parse_double(is_share ? text.substr(0, text.size() - 1) : text);
   const bool whole = number && (is_share || *number == std::floor(*number));
   if (!whole || !(*number > 0) || *number > (is_share ? 100.0 : 1e9)) {
-    throw Error(ErrorKind::usage, fmt::format("galore_rank={} is no rank", text),
+    throw Error(ErrorKind::usage, fmt::format("galore_rank={} is not a valid rank", text),
                 "give a share such as 25%, or a number such as 256");
   }
   return {text, *number, is_share};

@@ -54,7 +54,7 @@ ModuleTargets linear_targets(const OptionSet& options, const char* name) {
     if (is_all(target) || (has_all && is_module)) continue;
     if (!is_module && target.find('.') == std::string::npos) {
       throw Error(ErrorKind::usage,
-                  fmt::format("{}: {} is no linear layer of the model's blocks", name, target),
+                  fmt::format("{}: {} is not a linear layer of the model's blocks", name, target),
                   "their modules: " + linear_module_names());
     }
     names.push_back(target);
@@ -66,7 +66,7 @@ void check_targets_exist(const ModuleTargets& targets, const char* name,
                          const std::set<std::string>& linears) {
   const auto refuse = [&](const std::string& target) {
     throw Error(ErrorKind::usage,
-                fmt::format("{}: {} is no linear layer of the model's blocks", name, target),
+                fmt::format("{}: {} is not a linear layer of the model's blocks", name, target),
                 "their modules: " + linear_module_names() + "; jackscrew inspect shows the paths");
   };
   for (const std::string& target : targets.names()) {

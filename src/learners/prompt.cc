@@ -129,7 +129,7 @@ class PromptLearner : public Learner {
   }
 
   WeightMerge merge(const WeightSpec&, const AdapterValues&) const override {
-    throw Error(ErrorKind::usage, "a soft prompt is no part of a weight and cannot be merged",
+    throw Error(ErrorKind::usage, "a soft prompt is not part of a weight and cannot be merged",
                 "give it as adapter=DIR beside the model: generate, chat and eval take it");
   }
 

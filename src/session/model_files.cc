@@ -299,7 +299,7 @@ const StoredTensor& stored_tensor(const ModelFiles& files, const WeightSource& s
   throw Error(
       ErrorKind::model,
       fmt::format("{}: tensor {} is missing", files.origin, as_named_in(files, weight).name),
-      tensor_hint(files, "not whole"));
+      tensor_hint(files, "incomplete"));
 }
 
 const StoredTensor& checked_tensor(const ModelFiles& files, const WeightSource& source,

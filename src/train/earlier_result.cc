@@ -114,12 +114,11 @@ std::string or_from_its_end(const Recipe& recipe, int64_t step, int64_t total_st
                        changes.has_its_states ? ": " + train_on(recipe.output_dir) : "");
   }
   const bool may = changes.has_its_states && total_steps > step;
-  const std::string going_on = "goes on from its end";
   return fmt::format(
-      "{}; with all of it as it was, a larger max_steps or, where it stopped early, "
-      "early_stopping_patience {} by itself",
-      may ? fmt::format(", or with resume={} {}", shell_word(its_end.string()), going_on) : "",
-      may ? "does so" : going_on);
+      "{}; to continue the run, change nothing but give a larger max_steps or, where it stopped "
+      "early, early_stopping_patience",
+      may ? fmt::format(", or with resume={} continues from its end", shell_word(its_end.string()))
+          : "");
 }
 
 // Throws: the result in output_dir, of a run of so many steps, is another one.
@@ -231,10 +230,9 @@ void refuse_to_replace(const Recipe& recipe, const LoggedRun& logged, const fs::
       ErrorKind::usage,
       fmt::format("{}, and {} is of another run: {}", what, checkpoint.string(),
                   fmt::join(changes.texts, ", ")),
-      fmt::format("give another output_dir; {}{}; with all of it as it was, the run goes on by "
-                  "itself",
+      fmt::format("give another output_dir; {}{}; to continue the run, change nothing",
                   anew(recipe),
-                  changes.has_its_states ? fmt::format(", or with resume={} goes on from there",
+                  changes.has_its_states ? fmt::format(", or with resume={} continues from there",
                                                        shell_word(checkpoint.string()))
                                          : ""));
 }

@@ -180,7 +180,7 @@ void check_exports(const Recipe& recipe, const ModelFiles& files) {
   }
   if (virtual_tokens(recipe) > 0) {
     throw Error(ErrorKind::usage,
-                fmt::format("export={}: a soft prompt is no part of a weight and cannot be merged",
+                fmt::format("export={}: a soft prompt is not part of a weight and cannot be merged",
                             recipe.exports.front().text),
                 "leave export out: generate, chat and eval take the result as adapter=DIR beside "
                 "the model");
@@ -259,8 +259,8 @@ void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path
       written({wanted.text, output.target(), report.bytes, report.notes});
     } catch (const Error& error) {
       throw Error(error.kind(),
-                  fmt::format("export={}: {}; the result is whole in {}", wanted.text, error.what(),
-                              output_dir.string()),
+                  fmt::format("export={}: {}; the result is complete in {}", wanted.text,
+                              error.what(), output_dir.string()),
                   fmt::format("{}{}{}, or: {}", error.hint(), error.hint().empty() ? "" : "; ",
                               same_command_again(recipe, output_dir),
                               conversion_command(recipe, wanted, output_dir, adapter)));

@@ -63,7 +63,7 @@ void RunLog::introduce(int64_t first, const fs::path& output) {
                   human_count(run_.files.config.parameter_count()), human_count(trained),
                   recipe.learner));
   if (first == 0 && !recipe.adapter.empty()) {
-    say(fmt::format("adapter   {}: training goes on from it; optimizer states begin anew",
+    say(fmt::format("adapter   {}: training continues from it; optimizer states start over",
                     recipe.adapter));
   }
   if (recipe.random_init && makes_adapter(recipe)) {

@@ -52,9 +52,9 @@ bool replaces_another(const Recipe& recipe, const fs::path& checkpoint) {
   if (changes.empty()) return false;
   if (recipe.overwrite) return true;
   throw Error(ErrorKind::usage,
-              fmt::format("output_dir {} holds another run than {} is to go on with: {}",
+              fmt::format("output_dir {} holds another run than the one that continues from {}: {}",
                           output.string(), checkpoint.string(), fmt::join(changes, ", ")),
-              "give another output_dir; with overwrite=true its log and checkpoints begin anew");
+              "give another output_dir; with overwrite=true its log and checkpoints start over");
 }
 
 // The step of a checkpoint that can be used as far as its small files tell. Throws Error.
@@ -235,7 +235,7 @@ std::string same_command_again(const Recipe& recipe, const fs::path& output_dir)
 Error lost_after_the_result(const Error& lost, const Recipe& recipe, const fs::path& output_dir) {
   const bool lacks = lacks_exports(recipe, output_dir);
   return {lost.kind(),
-          fmt::format("the result is whole in {}, but {}", output_dir.string(), lost.what()),
+          fmt::format("the result is complete in {}, but {}", output_dir.string(), lost.what()),
           lacks ? same_command_again(recipe, output_dir) + " for the exports" : lost.hint()};
 }
 

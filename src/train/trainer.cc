@@ -262,8 +262,8 @@ class Trainer {
   // After `step` steps the result is written, and only answers for the report are missing.
   [[noreturn]] void stop_before_the_answers(int64_t step) {
     throw Error(ErrorKind::interrupted,
-                fmt::format("stopped before the last answers for the report; the result is whole "
-                            "in {}",
+                fmt::format("stopped before the last answers for the report; the result is "
+                            "complete in {}",
                             claim_->path().string()),
                 is_checkpoint(result_checkpoint(step))
                     ? same_command_again(recipe_, claim_->path()) + " for the answers"

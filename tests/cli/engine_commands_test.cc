@@ -62,6 +62,9 @@ TEST(Generate, NeedsAPrompt) {
   const std::string command = std::string("generate quiet=true max_new_tokens=1") + kTiny;
   expect_refused(run(command + "</dev/null" + kErrorsOnly), 2, {"standard input is empty"});
   expect_refused(run(command + "<&-" + kErrorsOnly), 2, {"prompt"});
+  expect_refused(run(command + "chat_template=chatml prompt=" + kErrorsOnly), 2,
+                 {"generate needs a prompt, and prompt= is empty"});
+  EXPECT_EQ(run(command + "prompt=").exit_code, 0);  // a base model begins with BOS
   // On a terminal nobody is kept waiting, unless asked for.
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
   ASSERT_GE(terminal, 0);

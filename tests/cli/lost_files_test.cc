@@ -39,22 +39,34 @@ class SlowLostFiles : public ::testing::Test {
     EXPECT_NE(said.find(": the file was cut short"), std::string::npos) << said;
   }
 
+  // Cuts `weights` short while a run opens and loads `model`, whose they are.
+  void expect_lost_while_loaded(const fs::path& model, const fs::path& weights) const {
+    // Much to read between the moment when the model is opened and that when its weights are.
+    std::string data;
+    for (int i = 0; i < 40000; ++i) {
+      data += TinyRun::record("Say " + std::to_string(i), "It is so.");
+    }
+    const std::string much = tiny_.file("much.jsonl", data);
+    EXPECT_EQ(cut_when_mapped(tiny_.train("out", "max_steps=1 init=pretrained data=" + much +
+                                                     " model=" + model.string()),
+                              weights, tiny_.path("said")),
+              5);
+    expect_named(weights);
+    EXPECT_FALSE(fs::exists(tiny_.path("out/adapter_model.safetensors")));
+  }
+
   TinyRun tiny_{"lost_files"};
 };
 
 TEST_F(SlowLostFiles, AModelCutShortWhileItIsLoaded) {
   tiny_.must_train("model", "method=full max_steps=1 model=llama-9m");
-  const fs::path weights = tiny_.path("model/model.safetensors");
-  // Much to read between the moment when the model is opened and that when its weights are.
-  std::string data;
-  for (int i = 0; i < 40000; ++i) data += TinyRun::record("Say " + std::to_string(i), "It is so.");
-  const std::string much = tiny_.file("much.jsonl", data);
-  EXPECT_EQ(cut_when_mapped(tiny_.train("out", "max_steps=1 init=pretrained data=" + much +
-                                                   " model=" + tiny_.path("model").string()),
-                            weights, tiny_.path("said")),
-            5);
-  expect_named(weights);
-  EXPECT_FALSE(fs::exists(tiny_.path("out/adapter_model.safetensors")));
+  expect_lost_while_loaded(tiny_.path("model"), tiny_.path("model/model.safetensors"));
+}
+
+TEST_F(SlowLostFiles, AGgufFileCutShortWhileItIsLoaded) {
+  tiny_.must_train("model", "method=full max_steps=1 model=llama-9m export=gguf:f32");
+  const fs::path gguf = tiny_.path("model/exports/model-f32.gguf");
+  expect_lost_while_loaded(gguf, gguf);
 }
 
 TEST_F(SlowLostFiles, AModelCutShortWhileItIsReadWhereItLies) {

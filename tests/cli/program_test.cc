@@ -191,7 +191,7 @@ TEST(Program, ARecipeThatNoRunCouldHaveIsNotValid) {
     const std::string file = directory.file("run.yaml", text);
     expect_refused(run("config validate " + file + kErrorsOnly), 2, {words});
   };
-  refuse("method: galore\ngalore_rank: abc\n", "galore_rank=abc is no rank");
+  refuse("method: galore\ngalore_rank: abc\n", "galore_rank=abc is not a valid rank");
   refuse("method: rotary\nactive_params: abc\n", "active_params=abc is not a number");
   refuse("method: rotary\nrotation_groups: [block, matrix]\n", "groups that overlap");
   refuse("method: lora\nlora_alpha: 0\n", "lora_alpha is 0");

@@ -142,7 +142,7 @@ TEST(SlowTrain, WhatIsExportedScoresTheSame) {
   const Outcome more =
       run(tiny.train("more", "method=lora" + evaluation + pretrained + adapter) + " 2>&1");
   EXPECT_EQ(more.exit_code, 0) << more.out;
-  EXPECT_NE(more.out.find("training goes on from it; optimizer states begin anew"),
+  EXPECT_NE(more.out.find("training continues from it; optimizer states start over"),
             std::string::npos)
       << more.out;
   EXPECT_NEAR(tiny.events("more", "eval").front()["eval_loss"], tuned, 1e-6);

@@ -20,7 +20,7 @@ TEST(MergedSource, NamesTheModelThatLacksATensor) {
                      " output_dir=" + (directory.path() / "merged").string() + kErrorsOnly),
                  5,
                  {model.string() + ": tensor " + name + " is missing",
-                  "hint: the file is not whole, or config.json belongs to another model"});
+                  "hint: the file is incomplete, or config.json belongs to another model"});
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ TEST_F(ModelOutputTest, ReplacesModelsAlone) {
                   "export");
     });
   };
-  refused(path("mydata.jsonl"), "mydata.jsonl is no GGUF file, and would be lost");
+  refused(path("mydata.jsonl"), "mydata.jsonl is not a GGUF file, and would be lost");
   refused(path("link.gguf"), "link.gguf is a symbolic link, where a GGUF file is to be written");
   refused("/dev/null", "/dev/null is no ordinary file, where a GGUF file is to be written");
   expect_message(ErrorKind::usage, "exists already", [&] { output("output=" + path("m.gguf")); });
@@ -192,7 +192,7 @@ TEST_F(ModelOutputTest, TheCurrentDirectoryIsNotReplaced) {
     SCOPED_TRACE(setting);
     expect_message(ErrorKind::usage, "here is the current directory", [&] { output(setting); });
   }
-  expect_message(ErrorKind::usage, "holds here, which is no part of a model",
+  expect_message(ErrorKind::usage, "holds here, which is not part of a model",
                  [&] { output("output_dir=.."); });
   fs::current_path(before);
   EXPECT_EQ(names("here"), std::vector<std::string>());

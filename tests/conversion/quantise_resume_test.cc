@@ -138,7 +138,7 @@ TEST_P(SlowQuantiseResume, DoesNotBelieveWhatIsDamaged) {
       damaged.resize(at);
     }
     write_text_atomic(unfinished() / name, damaged);
-    finish_anew({name, name == "progress.json" ? "" : "corrupt", "beginning anew"});
+    finish_anew({name, name == "progress.json" ? "" : "corrupt", "starting over"});
     ++damages;
   }
   // A file of each part that is done, what the next one reads, and what lists them.
@@ -146,7 +146,7 @@ TEST_P(SlowQuantiseResume, DoesNotBelieveWhatIsDamaged) {
   // A file that is missing.
   stop_behind(parts(), SIGKILL);
   EXPECT_TRUE(fs::remove(unfinished() / "block-00000.safetensors"));
-  finish_anew({"beginning anew"});
+  finish_anew({"starting over"});
 }
 
 TEST_P(SlowQuantiseResume, OtherSettingsDoNotGoOn) {
@@ -177,7 +177,7 @@ TEST_P(SlowQuantiseResume, OtherSettingsDoNotGoOn) {
   refuse("adapter_weight=0.5 adapter=" + path("adapter"),
          {"adapter_weight was not set and is 0.5 now"});
   answer(quantise("three", "bits=3"));
-  finish_anew({"bits was 4 and is 3 now", "beginning anew"}, "bits=3 overwrite=true", "three");
+  finish_anew({"bits was 4 and is 3 now", "starting over"}, "bits=3 overwrite=true", "three");
 }
 
 TEST_P(SlowQuantiseResume, KeepsWhatIsNotItsOwn) {

@@ -77,7 +77,7 @@ TEST_F(DatasetTest, BytesThatAreZeroAreWarnedOf) {
     return data_warnings(read("a.txt", text, options(16)).stats());
   };
   const std::string zero =
-      " 0, as in UTF-16 and in files that are no text: save files of another encoding as UTF-8";
+      " 0, as in UTF-16 and in files that are not text: save files of another encoding as UTF-8";
   EXPECT_EQ(warned(std::string("a\0b\0 \0c\0", 8)),
             std::vector<std::string>{"4 bytes of text are" + zero});
   EXPECT_EQ(warned(std::string("a text\0", 7)),

@@ -82,7 +82,7 @@ TEST(Messages, WhatIsNoAnswerIsNotMarkedAsLearned) {
     for (const char* role : {"system", "user", "tool"}) {
       refuse_json(
           question(role, member + "true"),
-          fmt::format("a.jsonl:1, message 1: \"{0}\" is true in a message that is no answer "
+          fmt::format("a.jsonl:1, message 1: \"{0}\" is true in a message that is not an answer "
                       "| leave {0} out of it: answers are learned, or all messages with "
                       "train_on_inputs=true",
                       key));

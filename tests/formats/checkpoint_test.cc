@@ -130,7 +130,7 @@ TEST_F(Checkpoint, OnlyOwnOnesCountAndAreRemoved) {
   remove_checkpoints_after(directory_, -1);
   EXPECT_TRUE(list_checkpoints(directory_).empty());
   for (const fs::path& other : others) EXPECT_TRUE(fs::exists(other)) << other;
-  expect_message(ErrorKind::generic, "checkpoint-3 is there and is no checkpoint of a run", [&] {
+  expect_message(ErrorKind::generic, "checkpoint-3 exists and is not a checkpoint of a run", [&] {
     write_checkpoint(directory_, {3, "1.2.3", "x86-64-v3", "f32", "data", 40}, "", states(), *ops_);
   });
   EXPECT_EQ(slurp(others[1]), "a file");

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/map_guard.h"
 #include "formats/gguf_llama.h"
 #include "quant/format.h"
 #include "tests/formats/gguf_sample.h"
@@ -319,6 +320,17 @@ TEST_F(GgufLlama, ReadsOtherArchitectures) {
   const ModelConfig mistral = gguf_config(GgufFile(put("mistral.gguf", builder.build())));
   EXPECT_STREQ(mistral.architecture->name, "MistralForCausalLM");
   EXPECT_EQ(mistral.sliding_window, 24);
+}
+
+// Zeros in its place may be read as values, or be a complaint of other damage.
+TEST_F(GgufLlama, AFileCutShortAfterItWasMappedIsToldAsSuch) {
+  const BusErrors bus_errors;
+  const std::string path = good();
+  const GgufFile file(path);
+  fs::resize_file(path, 0);
+  const std::string message = path + ": the file was cut short";
+  EXPECT_TRUE(mentions(model_error([&] { gguf_tokenizer(file); }), message));
+  EXPECT_TRUE(mentions(model_error([&] { gguf_config(file); }), message));
 }
 
 // llama.cpp's converter stores logical row (head, half, i) at (head, i, half).

@@ -42,10 +42,10 @@ TEST_F(QuantisedLayoutTest, RefusesOrdersThatAreNone) {
                                  std::memcpy(&first, order.bytes.data(), sizeof first);
                                  set(order, 1, first);
                                }),
-                       "q_invperm is no order of 96 columns"));
+                       "q_invperm is not a permutation of 96 columns"));
   EXPECT_TRUE(
       mentions(refused("exl2", [](auto& all) { set<int32_t>(part(all, "q_invperm"), 0, 96); }),
-               "q_invperm is no order of 96 columns: 96"));
+               "q_invperm is not a permutation of 96 columns: 96"));
   for (const int32_t group : {3, -1}) {
     EXPECT_TRUE(
         mentions(refused("gptq_4_order", [&](auto& all) { set(part(all, "g_idx"), 5, group); }),

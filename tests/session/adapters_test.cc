@@ -138,9 +138,9 @@ TEST_F(AdapterOptionsTest, TargetsAreWrittenAsNames) {
 }
 
 TEST_F(AdapterOptionsTest, TargetsThatDoNotExistAreRefused) {
-  refused("lora_target: 3.mlp.up_proj is no linear layer", {"lora_target=q_proj,3.mlp.up_proj"});
-  refused("lora_target: .*_prof is no linear layer", {"lora_target=.*_prof"});
-  refused("lora_target: layers.0.mlp is no linear layer", {"lora_target=layers.0.mlp"});
+  refused("lora_target: 3.mlp.up_proj is not a linear layer", {"lora_target=q_proj,3.mlp.up_proj"});
+  refused("lora_target: .*_prof is not a linear layer", {"lora_target=.*_prof"});
+  refused("lora_target: layers.0.mlp is not a linear layer", {"lora_target=layers.0.mlp"});
   // PEFT would look for adapters of these, too.
   refused("model.embed_tokens, which .*s matches, cannot have an adapter", {"lora_target=.*s"});
   refused("model.layers.0.mlp, which .*mlp.* matches, cannot", {"lora_target=.*mlp.*"});

@@ -61,7 +61,7 @@ TEST(OpenModel, NamesWhatIsWrongWithAGgufFile) {
   const std::string path = (directory.path() / "m.gguf").string();
   EXPECT_EQ(refusal({.name = "model.layers.0.mlp.up_proj.weight", .layer = 0}),
             path +
-                ": tensor blk.0.ffn_up.weight is missing | the file is not whole, or its metadata "
+                ": tensor blk.0.ffn_up.weight is missing | the file is incomplete, or its metadata "
                 "belong to another model");
   EXPECT_EQ(refusal({.name = "model.embed_tokens.weight",
                      .rows = 9,

@@ -98,7 +98,7 @@ TEST(Crew, ARankLostAfterTheResultLeavesItWhole) {
     FAIL() << "no error";
   } catch (const RanksLost& error) {
     EXPECT_EQ(error.kind(), ErrorKind::device);
-    EXPECT_EQ(std::string(error.what()), "the result is whole in " + tiny.path("out").string() +
+    EXPECT_EQ(std::string(error.what()), "the result is complete in " + tiny.path("out").string() +
                                              ", but rank 1 on here is lost");
     EXPECT_NE(error.hint().find("for the exports"), std::string::npos) << error.hint();
   }

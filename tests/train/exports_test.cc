@@ -115,7 +115,7 @@ TEST_F(SlowExports, LeaveFilesOfOthers) {
   const Outcome refused =
       run(tiny_.train("run", settings + "max_steps=3 export=gguf:q8_0,hf:f32") + " 2>&1");
   EXPECT_EQ(refused.exit_code, 2) << refused.out;
-  EXPECT_NE(refused.out.find("model-f32 holds notes.txt, which is no part of a model"),
+  EXPECT_NE(refused.out.find("model-f32 holds notes.txt, which is not part of a model"),
             std::string::npos)
       << refused.out;
   for (const char* name : {"mine/notes.txt", "model-mine.gguf", "model-f32/notes.txt"}) {
@@ -169,7 +169,7 @@ TEST_F(SlowExports, AreRefusedBeforeTraining) {
           {"export=hf:q4_k_m: storage=q4_k_m cannot be written to a Hugging Face directory"});
   refused(lora("export=gguf:nf4"), 2, {"storage=nf4 cannot be written to a GGUF file"});
   refused(over_base("method=prompt export=gguf"), 2,
-          {"export=gguf: a soft prompt is no part of a weight",
+          {"export=gguf: a soft prompt is not part of a weight",
            "hint: leave export out: generate, chat and eval take the result as adapter=DIR"});
   refused("method=lora export=gguf", 2, {"adapter of random weights"});
   const std::string dynamic = tiny_.file("dynamic.json", R"({
@@ -209,7 +209,7 @@ TEST_F(SlowExports, CanBeInterruptedAndRepeated) {
     FAIL() << "not interrupted";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::interrupted);
-    EXPECT_NE(std::string(error.what()).find("stopped; the result is whole in " + path("run")),
+    EXPECT_NE(std::string(error.what()).find("stopped; the result is complete in " + path("run")),
               std::string::npos)
         << error.what();
     hint = error.hint();

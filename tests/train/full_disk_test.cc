@@ -288,7 +288,7 @@ TEST_F(SlowFullDisk, AnExportIsWrittenLater) {
   fill();
   const Outcome refused = run(tiny_.train("disk/run", settings) + " 2>&1");
   EXPECT_EQ(refused.exit_code, 1) << refused.out;
-  for (const char* words : {"export=gguf:f32: ", "the result is whole in ",
+  for (const char* words : {"export=gguf:f32: ", "the result is complete in ",
                             "run the same command again, or: jackscrew export model="}) {
     EXPECT_NE(refused.out.find(words), std::string::npos) << refused.out;
   }

@@ -135,7 +135,7 @@ TEST_P(SlowMovedOutput, ARunKeepsToTheDirectoryThatItClaimed) {
   EXPECT_FALSE(fs::exists(tiny_.path("out_old/.jackscrew-masters")));
   EXPECT_EQ(tiny_.losses("out_old").size(), 40u);
   expect_whole("out_old");
-  // It goes on from there.
+  // It continues from there.
   tiny_.lose_result("out_old");
   fs::remove_all(tiny_.path("out_old/checkpoint-40"));
   tiny_.must_train("out_old", settings_);

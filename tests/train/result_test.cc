@@ -121,10 +121,11 @@ TEST(SlowResult, ARunThatReplacesGoesOn) {
   EXPECT_EQ(other.exit_code, 2) << other.out;
   EXPECT_TRUE(says(other, "holds a result, which this run would replace, and ")) << other.out;
   EXPECT_TRUE(says(other, "seed was 3 then and is 4 now")) << other.out;
-  EXPECT_TRUE(says(other, " goes on from there; with all of it as it was")) << other.out;
+  EXPECT_TRUE(says(other, " continues from there; to continue the run, change nothing"))
+      << other.out;
   EXPECT_UNCHANGED(tiny, before);
   const Outcome lora = run(tiny.train("out", settings + "method=lora") + " 2>&1");
-  EXPECT_TRUE(says(lora, "replaces it; with all of it as it was, the run goes on")) << lora.out;
+  EXPECT_TRUE(says(lora, "replaces it; to continue the run, change nothing")) << lora.out;
   EXPECT_UNCHANGED(tiny, before);
   tiny.must_train("out", settings);
   tiny.must_train("whole", settings);
@@ -272,7 +273,10 @@ TEST(SlowResult, ARunThatLostPatienceSaysHowToGoOn) {
   EXPECT_EQ(other.exit_code, 2) << other.out;
   EXPECT_TRUE(says(other, "learning_rate was 0.05 then and is 0.02 now")) << other.out;
   EXPECT_UNCHANGED(tiny, before);
-  EXPECT_TRUE(says(other, "early_stopping_patience does so by itself")) << other.out;
+  EXPECT_TRUE(says(other,
+                   "; to continue the run, change nothing but give a larger max_steps or, where it "
+                   "stopped early, early_stopping_patience"))
+      << other.out;
   // More steps are of no use to it.
   const Outcome longer = run(tiny.train("out", settings + " max_steps=60") + " 2>&1");
   EXPECT_EQ(longer.exit_code, 2) << longer.out;

@@ -260,7 +260,7 @@ TEST(SlowStops, AnswersAreMadeUpFor) {
     const std::string said = tiny.text("said");
     EXPECT_EQ(said.find("current step"), std::string::npos) << said;
     EXPECT_EQ(said.find("Ctrl-C"), std::string::npos) << said;
-    EXPECT_NE(said.find("the result is whole in "), std::string::npos) << said;
+    EXPECT_NE(said.find("the result is complete in "), std::string::npos) << said;
     EXPECT_NE(said.find("hint: run the same command again for the answers\n"), std::string::npos)
         << said;
     ASSERT_LT(answers(out).size(), answers(whole).size());

@@ -197,7 +197,7 @@ void Interpreter::assign(const Target& target, Value value) {
     const Value object = look_up(target.name);
     auto* space = dynamic_cast<Namespace*>(object.as_object());
     if (space == nullptr) {
-      fail("an assignment to {}.{}, which is no namespace's", target.name, target.attribute);
+      fail("an assignment to {}.{}, which is not a namespace", target.name, target.attribute);
     }
     set_variable(space->attributes, target.attribute, std::move(value));
   }

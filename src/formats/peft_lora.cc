@@ -8,10 +8,10 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/map_guard.h"
 #include "base/module_patterns.h"
 #include "base/text.h"
 #include "formats/peft_modules.h"
+#include "formats/peft_whole.h"
 #include "formats/shape.h"
 
 namespace jackscrew {
@@ -112,20 +112,6 @@ ordered_json numbers_of(const ordered_json& config, const JsonFields& fields, co
   return numbers;
 }
 
-// The modules that may be whole in an adapter, with their paths and tensors.
-struct SavedModule {
-  std::string_view module, path, tensor;
-};
-constexpr SavedModule kSavedEmbedding{"embed_tokens", "model.embed_tokens",
-                                      "model.embed_tokens.weight"};
-constexpr SavedModule kSavedHead{"lm_head", "lm_head", "lm_head.weight"};
-constexpr std::array kSaved = {kSavedEmbedding, kSavedHead};
-
-// Further tensors of a module of modules_to_save that PEFT's save_embedding_layers leaves: the same
-// again, and the base's own. PEFT computes with neither.
-constexpr std::array<std::string_view, 2> kRepeated = {".modules_to_save.weight",
-                                                       ".original_module.weight"};
-
 // The modules of modules_to_save, each by the last part of its path. Throws Error(model) for
 // modules that cannot be trained as a whole beside adapters.
 std::vector<std::string> saved_modules(const JsonFields& fields) {
@@ -135,7 +121,8 @@ std::vector<std::string> saved_modules(const JsonFields& fields) {
     if (module != kSavedEmbedding.module && module != kSavedHead.module) {
       lora_unsupported(fields.where(), "modules_to_save with " + name);
     }
-    modules.push_back(module);
+    // PEFT names a tied embedding twice: by its name, and by its path.
+    if (std::ranges::find(modules, module) == modules.end()) modules.push_back(module);
   }
   return modules;
 }
@@ -176,75 +163,6 @@ void read_lora_settings(const JsonFields& fields, const ordered_json& in_order,
   }
   const json* init = fields.find("init_lora_weights");
   if (init != nullptr && *init == "mica") adapter.trains_in_part = "init_lora_weights mica";
-}
-
-bool is_saved(const std::string& tensor) {
-  return tensor == kSavedEmbedding.tensor || tensor == kSavedHead.tensor;
-}
-
-bool is_repeated(const SavedModule& saved, std::string_view tensor) {
-  if (!tensor.starts_with(saved.path)) return false;
-  return std::ranges::find(kRepeated, tensor.substr(saved.path.size())) != kRepeated.end();
-}
-
-// Whether two tensors have the same values. Throws Error(model) where their file was cut short.
-bool are_alike(const PeftTensor& a, const PeftTensor& b) {
-  const bool alike = a.dtype == b.dtype && std::ranges::equal(a.bytes, b.bytes);
-  check_map(a.bytes.data());
-  return alike;
-}
-
-// Which modules are whole in an adapter.
-struct WholeModules {
-  std::vector<std::string> names;
-  bool tied = false;  // the embedding is the head as well
-};
-
-// Finds them: `named` in modules_to_save, which must be there, and those that PEFT's
-// save_embedding_layers saves besides, which PEFT puts in place of the model's own. Drops what
-// repeats another tensor, such as a head that is tied to the embedding (`tied`: it has to be, and
-// is named with it). Throws Error(model) where the tensors do not fit together.
-WholeModules take_whole(const std::vector<std::string>& named, bool tied, const std::string& where,
-                        std::vector<PeftTensor>& tensors) {
-  const auto is_named = [&](const SavedModule& saved) {
-    return std::ranges::find(named, saved.module) != named.end();
-  };
-  const auto find = [&](const SavedModule& saved) {
-    return std::ranges::find(tensors, saved.tensor, &PeftTensor::name);
-  };
-  for (const SavedModule& saved : kSaved) {
-    if (!is_named(saved) && (!tied || named.empty())) continue;
-    std::erase_if(tensors,
-                  [&](const PeftTensor& tensor) { return is_repeated(saved, tensor.name); });
-  }
-  WholeModules whole{named, tied};
-  for (const SavedModule& saved : kSaved) {
-    const auto tensor = find(saved);
-    const bool is_there = tensor != tensors.end();
-    if (is_there ? tensor->shape.size() != 2 : is_named(saved)) {
-      fail(ErrorKind::model, "{}: tensor {}{} is missing, or no matrix", where, kAdapterPrefix,
-           saved.tensor);
-    }
-    if (is_there && !is_named(saved)) whole.names.emplace_back(saved.module);
-  }
-  const auto embedding = find(kSavedEmbedding);
-  const auto head = find(kSavedHead);
-  const bool has_embedding = embedding != tensors.end();
-  // Where neither is named, PEFT puts them in the model, whose head may be its embedding.
-  if (head == tensors.end() || is_named(kSavedHead)) {
-    whole.tied = tied || (named.empty() && has_embedding);
-    return whole;
-  }
-  if (!tied && !named.empty()) return whole;
-  whole.tied = has_embedding && are_alike(*head, *embedding);
-  if (tied && !whole.tied) {
-    fail(ErrorKind::model, "{}: tensors {}{} and {} are tied and differ", where, kAdapterPrefix,
-         kSavedHead.tensor, kSavedEmbedding.tensor);
-  }
-  if (!whole.tied) return whole;
-  std::erase(whole.names, kSavedHead.module);
-  tensors.erase(head);
-  return whole;
 }
 
 // The tensors of each module, by its path.
@@ -425,8 +343,13 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
       settings.contains("ensure_weight_tying"), where, adapter.tensors);
   if (!whole.names.empty()) {
     settings["modules_to_save"] = whole.names;
-    if (whole.tied) settings["ensure_weight_tying"] = true;
+    if (whole.tied) {
+      settings["ensure_weight_tying"] = true;
+    } else {
+      settings.erase("ensure_weight_tying");
+    }
   }
+  adapter.repeated_head = whole.repeated_head;
   adapter.unties_embedding = !whole.names.empty() && !whole.tied;
   const size_t parts = settings.contains("use_dora") ? 3 : 2;
   const LoraModules modules = modules_of(adapter, parts, where);

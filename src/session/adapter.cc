@@ -187,7 +187,28 @@ void require_tying(const PeftAdapter& adapter, bool tied, const fs::path& direct
               fmt::format("{}: its embedding or head learned by itself, but in this model both "
                           "are one",
                           directory.string()),
-              "only what PEFT trained with ensure_weight_tying=True fits such a model");
+              "only what PEFT trained over such a model with ensure_weight_tying=True fits it");
+}
+
+PeftAdapter read_adapter_over(const fs::path& directory, bool tied) {
+  PeftAdapter adapter = read_peft_adapter(directory);
+  require_tying(adapter, tied, directory);
+  if (!tied && adapter.repeated_head) {
+    adapter.tensors.insert(adapter.tensors.begin(), *adapter.repeated_head);  // first by its name
+  }
+  return adapter;
+}
+
+Recipe with_head_of_adapter(Recipe recipe, bool tied) {
+  // The adapter is read only where that may matter: a session is planned many times.
+  if (tied || recipe.adapter.empty() || recipe.learner != "lora" ||
+      recipe.options.list("modules_to_save") != std::vector<std::string>{"embed_tokens"} ||
+      !read_peft_adapter(recipe.adapter).repeated_head) {
+    return recipe;
+  }
+  recipe.options.set(
+      {"modules_to_save", "", recipe.adapter, std::vector<std::string>{"embed_tokens", "lm_head"}});
+  return recipe;
 }
 
 void fail_without(const std::string& tensor, const fs::path& directory) {
@@ -246,8 +267,7 @@ void require_finite(std::span<const float> values, const PeftTensor& tensor,
 }
 
 void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
-  const PeftAdapter loaded = read_peft_adapter(adapter);
-  require_tying(loaded, stage.config().tie_word_embeddings, adapter);
+  const PeftAdapter loaded = read_adapter_over(adapter, stage.config().tie_word_embeddings);
   std::map<std::string, const PeftTensor*> tensors;
   for (const PeftTensor& tensor : loaded.tensors) tensors[tensor.name] = &tensor;
   stage.visit([&](const StateRef& state) {

@@ -11,6 +11,7 @@
 #include "tests/support/batches.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
+#include "tests/support/untied_source.h"
 
 namespace jackscrew {
 namespace {
@@ -118,6 +119,27 @@ TEST_F(LoadedAdapter, WhatPeftTrainsInPartIsNotTrained) {
   EXPECT_GT(loss(), 0.0);
   set("init_lora_weights", true);
   require_trainable(recipe);
+}
+
+// PEFT puts it in place of the model's own, as the head that the adapter was made with.
+TEST(LoadedHead, ThatRepeatsTheEmbeddingCountsOverAnUntiedModel) {
+  const Golden golden("lora_saved_tied");
+  const StepBatch batch = golden.batch();
+  const ModelFiles files = untied(open_model(golden_path("gqa_tied").string()));
+  const Recipe recipe =
+      with_adapter_options(make_recipe({"adapter=" + golden_path("lora_saved_tied").string()}));
+  const auto run = make_session(recipe, files, training_use(batch.tokens));
+  load_adapter(run->stage(), run->ops(), recipe.adapter);
+  run->restored();
+  std::vector<float> logits;
+  for (const MicroBatch& one : separated(batch.micro_batches[0])) {
+    const Tensor part = run->logits(one.ids, one.tokens(), false);
+    logits.insert(logits.end(), part.data<float>(), part.data<float>() + part.size());
+  }
+  EXPECT_LE(relative_error(logits.data(), golden.values("logits")), 1e-5);
+  const nlohmann::json written = run->learner().adapter();
+  EXPECT_EQ(written["modules_to_save"], nlohmann::json::array({"embed_tokens", "lm_head"}));
+  EXPECT_FALSE(written.contains("ensure_weight_tying"));
 }
 
 }  // namespace

@@ -48,14 +48,27 @@ constexpr const char* kRefused[] = {"fan_in_fan_out",
 constexpr std::array<std::string_view, 5> kSubconfigs = {
     "use_bdlora", "arrow_config", "kasa_config", "velora_config", "monteclora_config"};
 
+// Those of them that PEFT cannot merge.
+constexpr std::array<std::string_view, 3> kUnmerged = {"lora_bias", "layer_replication",
+                                                       "alora_invocation_tokens"};
+
 // Initialisations that also change the base weights; their adapters fit no others.
 constexpr std::array<std::string_view, 5> kRefusedInit = {"pissa", "olora", "corda", "loftq",
                                                           "lora_ga"};
+// One whose saved adapter is of weights that PEFT does not make again.
+constexpr std::string_view kIteratedPissa = "pissa_niter";
 
-[[noreturn]] void lora_unsupported(const std::string& where, const std::string& what) {
+// What else makes a model of an adapter, as the end of a hint.
+constexpr const char* kMergeInPeft = "; PEFT's merge_and_unload() makes a model of such an adapter";
+constexpr const char* kMergeUntiedInPeft =
+    "; PEFT's merge_and_unload() makes a model of such an adapter of an untied model";
+constexpr const char* kNoMerge = "";  // PEFT refuses to, or makes another model
+
+[[noreturn]] void lora_unsupported(const std::string& where, const std::string& what,
+                                   const char* instead) {
   throw Error(ErrorKind::model, fmt::format("{}: {} is not supported", where, what),
-              "supported: LoRA and DoRA of the blocks' linear layers, without biases; PEFT's "
-              "merge_and_unload() makes a model of any other");
+              fmt::format("supported: LoRA and DoRA of the blocks' linear layers, without biases{}",
+                          instead));
 }
 
 bool at_rest(const json& value) {
@@ -65,14 +78,16 @@ bool at_rest(const json& value) {
 
 void check_supported(const JsonFields& fields) {
   const std::string bias = fields.text("bias", "none");
-  if (bias != "none") lora_unsupported(fields.where(), "bias " + bias);
+  if (bias != "none") lora_unsupported(fields.where(), "bias " + bias, kMergeInPeft);
   for (const char* key : kRefused) {
     const json* value = fields.find(key);
     if (value == nullptr) continue;
     const bool is_on = value->is_object() &&
                        std::ranges::find(kSubconfigs, std::string_view(key)) != kSubconfigs.end();
     if (is_on || !at_rest(*value)) {
-      lora_unsupported(fields.where(), fmt::format("{} = {}", key, dump_json(*value, -1)));
+      const bool merges = std::ranges::find(kUnmerged, std::string_view(key)) == kUnmerged.end();
+      lora_unsupported(fields.where(), fmt::format("{} = {}", key, dump_json(*value, -1)),
+                       merges ? kMergeInPeft : kNoMerge);
     }
   }
   const json* init = fields.find("init_lora_weights");
@@ -80,7 +95,9 @@ void check_supported(const JsonFields& fields) {
   const std::string name = init->get<std::string>();
   const std::string lowered = lower_case(name);  // PEFT takes "OLoRA" as well
   for (const std::string_view refused : kRefusedInit) {
-    if (lowered.starts_with(refused)) lora_unsupported(fields.where(), "init_lora_weights " + name);
+    if (!lowered.starts_with(refused)) continue;
+    lora_unsupported(fields.where(), "init_lora_weights " + name,
+                     lowered.starts_with(kIteratedPissa) ? kNoMerge : kMergeInPeft);
   }
 }
 
@@ -119,7 +136,7 @@ std::vector<std::string> saved_modules(const JsonFields& fields) {
   for (const std::string& name : fields.texts("modules_to_save")) {
     const std::string module = name.substr(name.rfind('.') + 1);
     if (module != kSavedEmbedding.module && module != kSavedHead.module) {
-      lora_unsupported(fields.where(), "modules_to_save with " + name);
+      lora_unsupported(fields.where(), "modules_to_save with " + name, kMergeInPeft);
     }
     // PEFT names a tied embedding twice: by its name, and by its path.
     if (std::ranges::find(modules, module) == modules.end()) modules.push_back(module);
@@ -177,11 +194,11 @@ LoraModules modules_of(const PeftAdapter& adapter, size_t parts_of_each, const s
     if (part == kParts.size()) {
       for (const SavedModule& saved : kSaved) {
         if (!tensor.name.starts_with(fmt::format("{}.", saved.path))) continue;
-        lora_unsupported(where, fmt::format("an adapter of {}", saved.module));
+        lora_unsupported(where, fmt::format("an adapter of {}", saved.module), kMergeUntiedInPeft);
       }
     }
     if (part >= parts_of_each || tensor.name.size() == kParts[part].size()) {
-      lora_unsupported(where, fmt::format("tensor {}{}", kAdapterPrefix, tensor.name));
+      lora_unsupported(where, fmt::format("tensor {}{}", kAdapterPrefix, tensor.name), kNoMerge);
     }
     modules[tensor.name.substr(0, tensor.name.size() - kParts[part].size())][part] = &tensor;
   }
@@ -355,7 +372,8 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
   const LoraModules modules = modules_of(adapter, parts, where);
   if (modules.empty()) {
     lora_unsupported(where,
-                     fmt::format("an adapter of nothing but {}", fmt::join(whole.names, ", ")));
+                     fmt::format("an adapter of nothing but {}", fmt::join(whole.names, ", ")),
+                     kMergeInPeft);
   }
   for (const char* key : {"rank_pattern", "alpha_pattern"}) {
     check_order(settings, key, modules, where);

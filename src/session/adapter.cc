@@ -45,6 +45,19 @@ std::vector<int64_t> shape_of(const Tensor& tensor) {
   return shape;
 }
 
+// Why a tensor of an adapter has no place in any model.
+std::string hint_of_place(const std::string& tensor) {
+  if (tensor.find("_orig_mod.") != std::string::npos) {
+    return "it was saved of a model under torch.compile: save it of the model itself";
+  }
+  if (tensor.starts_with("layers.")) {
+    return "it was made for a model without its head, such as AutoModel's: make it for "
+           "AutoModelForCausalLM's";
+  }
+  return "adapters of the matrices of blocks are supported, those of lm_head and embed_tokens are "
+         "not; PEFT's merge_and_unload() makes a model of such an adapter of an untied model";
+}
+
 // Copies an adapter's values to a contiguous tensor of f32 of the same size.
 void fill(Ops& ops, const PeftTensor& from, const fs::path& adapter, const Tensor& to) {
   fill_tensor(ops, to, [&](int64_t begin, std::span<uint8_t> chunk) {
@@ -328,8 +341,7 @@ Recipe with_adapter_options(Recipe recipe) {
   if (!adapter.unplaceable_tensor.empty()) {
     throw Error(ErrorKind::model,
                 fmt::format("{}: {} has no place", origin, adapter.unplaceable_tensor),
-                "adapters of the matrices of blocks are supported, those of lm_head and "
-                "embed_tokens are not; PEFT's merge_and_unload() makes a model of such an adapter");
+                hint_of_place(adapter.unplaceable_tensor));
   }
   refuse_other_learners(recipe.options);
   for (const AdapterOption& option : adapter.options) take(recipe.options, option, origin);

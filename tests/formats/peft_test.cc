@@ -334,6 +334,22 @@ TEST_F(Peft, RemembersWhatRoundingItMakesUpFor) {
   EXPECT_EQ(option("lora_init").value, "default");
 }
 
+// What PEFT's merge_and_unload() refuses, or makes another model of, is not sent to it.
+TEST_F(Peft, HintsAtAMergeWherePeftHasOne) {
+  const auto hints_at_merge = [&](const char* key, const json& value) {
+    const std::string error = refused(key, value);
+    EXPECT_TRUE(mentions(hint_of(error), "the blocks' linear layers")) << error;
+    return error.find("merge_and_unload") != std::string::npos;
+  };
+  EXPECT_TRUE(hints_at_merge("bias", "lora_only"));
+  EXPECT_TRUE(hints_at_merge("target_parameters", {"x"}));
+  EXPECT_TRUE(hints_at_merge("init_lora_weights", "pissa"));
+  EXPECT_FALSE(hints_at_merge("init_lora_weights", "pissa_niter_4"));
+  EXPECT_FALSE(hints_at_merge("lora_bias", true));
+  EXPECT_FALSE(hints_at_merge("layer_replication", json::array({{0, 2}, {1, 3}})));
+  EXPECT_FALSE(hints_at_merge("alora_invocation_tokens", {32, 116}));
+}
+
 // PEFT writes a tied head beside its embedding.
 TEST_F(Peft, ReadsModulesThatWereSaved) {
   write();
@@ -417,6 +433,7 @@ TEST_F(Peft, DropsWhatRepeatsAModuleThatWasSaved) {
   const std::string other = error_of(ErrorKind::model, [&] { read_peft_adapter(adapter()); });
   EXPECT_TRUE(mentions(other, "an adapter of lm_head is not supported"));
   EXPECT_TRUE(mentions(other, "the blocks' linear layers"));
+  EXPECT_TRUE(mentions(other, "of such an adapter of an untied model"));
 }
 
 TEST_F(Peft, NamesTheTensorThatIsWrong) {

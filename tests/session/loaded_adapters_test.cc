@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "formats/peft.h"
 #include "session/adapter.h"
 #include "tests/cli/run_program.h"
 #include "tests/support/batches.h"
@@ -140,6 +141,29 @@ TEST(LoadedHead, ThatRepeatsTheEmbeddingCountsOverAnUntiedModel) {
   const nlohmann::json written = run->learner().adapter();
   EXPECT_EQ(written["modules_to_save"], nlohmann::json::array({"embed_tokens", "lm_head"}));
   EXPECT_FALSE(written.contains("ensure_weight_tying"));
+}
+
+TEST_F(LoadedAdapter, OfNoPlaceSaysWhy) {
+  const fs::path directory = directory_.path() / "other";
+  const auto hint_for = [&](const std::string& module) {
+    PeftWriter writer(directory, {{"peft_type", "LORA"}, {"r", 1}, {"lora_alpha", 1}}, "",
+                      {{module + ".lora_A.weight", {1, 2}}, {module + ".lora_B.weight", {3, 1}}});
+    writer.write(module + ".lora_A.weight", std::vector<float>(2));
+    writer.write(module + ".lora_B.weight", std::vector<float>(3));
+    writer.commit();
+    return hint_of(error_of(ErrorKind::model, [&] {
+      with_adapter_options(make_recipe({"adapter=" + directory.string()}));
+    }));
+  };
+  EXPECT_EQ(hint_for("layers.0.mlp.up_proj"),
+            "it was made for a model without its head, such as AutoModel's: make it for "
+            "AutoModelForCausalLM's");
+  EXPECT_EQ(hint_for("_orig_mod.model.layers.0.mlp.up_proj"),
+            "it was saved of a model under torch.compile: save it of the model itself");
+  EXPECT_EQ(hint_for("lm_head"),
+            "adapters of the matrices of blocks are supported, those of lm_head and embed_tokens "
+            "are not; PEFT's merge_and_unload() makes a model of such an adapter of an untied "
+            "model");
 }
 
 }  // namespace

@@ -320,19 +320,48 @@ void check_order(const ordered_json& settings, const char* key, const LoraModule
   }
 }
 
-// A warning for the first module whose tensors PEFT would drop; empty: there is none, or it takes
-// too long to find.
+// A warning for modules that target_modules selects and that have no tensors, while the same ones
+// of other layers have some; empty: there are none, or it cannot be told.
+std::string lack_of_tensors(const ordered_json& settings, const PeftModules& in_peft,
+                            const LoraModules& modules, const std::string& where) {
+  const auto value = [&](const char* key) { return settings.value(key, ordered_json()); };
+  const bool is_clear = value("target_modules").is_array() &&
+                        !value("exclude_modules").is_string() && value("layers_pattern").is_null();
+  std::set<std::string> layers, ends;
+  for (const auto& [path, parts] : modules) {
+    const size_t end = path.find('.', kLayers.size());
+    if (!is_clear || !path.starts_with(kLayers) || end == std::string::npos) return {};
+    layers.insert(path.substr(0, end));
+    ends.insert(path.substr(end));
+  }
+  std::vector<std::string> lacking;
+  for (const std::string& layer : layers) {
+    for (const std::string& end : ends) {
+      const std::string path = layer + end;
+      if (!modules.contains(path) && in_peft.left_out_by(path) == nullptr) lacking.push_back(path);
+    }
+  }
+  if (lacking.empty()) return {};
+  return fmt::format(
+      "{}: target_modules selects {} without tensors, first {}: nothing is added "
+      "there, and the file may not be whole",
+      where, counted(std::ssize(lacking), "module"), lacking.front());
+}
+
+// A warning for the first module whose tensors PEFT would drop, or for modules that lack them;
+// empty: there is none, or it takes too long to find.
 std::string contradiction_of(const ordered_json& settings, const LoraModules& modules,
                              const std::string& where) try {
   const PeftModules in_peft(settings);
+  const std::string config = fs::path(where).replace_filename(kAdapterConfig).string();
   for (const auto& [path, parts] : modules) {
     const char* setting = in_peft.left_out_by(path);
     if (setting == nullptr) continue;
     return fmt::format(
-        "{}: {} leaves out {}, which has tensors: they count here, while PEFT drops them",
-        fs::path(where).replace_filename(kAdapterConfig).string(), setting, path);
+        "{}: {} leaves out {}, which has tensors: they count here, while PEFT drops them", config,
+        setting, path);
   }
-  return {};
+  return lack_of_tensors(settings, in_peft, modules, config);
 } catch (const Error&) {
   return {};
 }

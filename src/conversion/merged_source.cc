@@ -11,11 +11,11 @@ namespace jackscrew {
 
 namespace {
 
-// The learner that made an adapter, with its settings.
-std::unique_ptr<Learner> learner_of(Recipe recipe, const std::string& directory) {
+// The learner that made an adapter, with its settings over a model that is `tied` or not.
+std::unique_ptr<Learner> learner_of(Recipe recipe, const std::string& directory, bool tied) {
   recipe.adapters = {directory};
   recipe.adapter = directory;
-  recipe = with_adapter_options(std::move(recipe));
+  recipe = with_head_of_adapter(with_adapter_options(std::move(recipe)), tied);
   return find_learner(recipe.learner).make(recipe.options);
 }
 
@@ -56,9 +56,8 @@ MergedSource::MergedSource(const Recipe& recipe, const ModelFiles& base,
 void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
                        const WeightedAdapter& adapter) {
   const std::string& directory = adapter.directory;
-  const auto learner = learner_of(recipe, directory);
-  const PeftAdapter read = read_peft_adapter(directory);
-  require_tying(read, tied_, directory);
+  const auto learner = learner_of(recipe, directory, tied_);
+  const PeftAdapter read = read_adapter_over(directory, tied_);
   if (!read.contradiction.empty()) warn(read.contradiction);
   const Format* rounds_to = read.base_storage.empty() ? nullptr : &find_format(read.base_storage);
   std::map<std::string, const PeftTensor*> tensors;

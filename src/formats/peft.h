@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -62,6 +63,9 @@ struct PeftAdapter {
   std::vector<AdapterOption> options;  // its options for this one
   // The embedding or the head was trained by itself, so the adapter does not fit a tied model.
   bool unties_embedding = false;
+  // The head of an adapter whose embedding is the same: `tensors` lack it, for over a tied model it
+  // is the embedding. Over an untied one PEFT puts it in place of the model's.
+  std::optional<PeftTensor> repeated_head;
   std::string unplaceable_tensor;  // a tensor that fits no supported module; empty: none
   // The storage whose rounding the factors make up for (kBaseStorage of learners/learner.h), of the
   // metadata of adapter_model.safetensors; empty: none.

@@ -8,10 +8,10 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/map_guard.h"
 #include "base/module_patterns.h"
 #include "base/text.h"
 #include "formats/peft_modules.h"
+#include "formats/peft_whole.h"
 #include "formats/shape.h"
 
 namespace jackscrew {
@@ -48,14 +48,27 @@ constexpr const char* kRefused[] = {"fan_in_fan_out",
 constexpr std::array<std::string_view, 5> kSubconfigs = {
     "use_bdlora", "arrow_config", "kasa_config", "velora_config", "monteclora_config"};
 
+// Those of them that PEFT cannot merge.
+constexpr std::array<std::string_view, 3> kUnmerged = {"lora_bias", "layer_replication",
+                                                       "alora_invocation_tokens"};
+
 // Initialisations that also change the base weights; their adapters fit no others.
 constexpr std::array<std::string_view, 5> kRefusedInit = {"pissa", "olora", "corda", "loftq",
                                                           "lora_ga"};
+// One whose saved adapter is of weights that PEFT does not make again.
+constexpr std::string_view kIteratedPissa = "pissa_niter";
 
-[[noreturn]] void lora_unsupported(const std::string& where, const std::string& what) {
+// What else makes a model of an adapter, as the end of a hint.
+constexpr const char* kMergeInPeft = "; PEFT's merge_and_unload() makes a model of such an adapter";
+constexpr const char* kMergeUntiedInPeft =
+    "; PEFT's merge_and_unload() makes a model of such an adapter of an untied model";
+constexpr const char* kNoMerge = "";  // PEFT refuses to, or makes another model
+
+[[noreturn]] void lora_unsupported(const std::string& where, const std::string& what,
+                                   const char* instead) {
   throw Error(ErrorKind::model, fmt::format("{}: {} is not supported", where, what),
-              "supported: LoRA and DoRA of the blocks' linear layers, without biases; PEFT's "
-              "merge_and_unload() makes a model of any other");
+              fmt::format("supported: LoRA and DoRA of the blocks' linear layers, without biases{}",
+                          instead));
 }
 
 bool at_rest(const json& value) {
@@ -65,14 +78,16 @@ bool at_rest(const json& value) {
 
 void check_supported(const JsonFields& fields) {
   const std::string bias = fields.text("bias", "none");
-  if (bias != "none") lora_unsupported(fields.where(), "bias " + bias);
+  if (bias != "none") lora_unsupported(fields.where(), "bias " + bias, kMergeInPeft);
   for (const char* key : kRefused) {
     const json* value = fields.find(key);
     if (value == nullptr) continue;
     const bool is_on = value->is_object() &&
                        std::ranges::find(kSubconfigs, std::string_view(key)) != kSubconfigs.end();
     if (is_on || !at_rest(*value)) {
-      lora_unsupported(fields.where(), fmt::format("{} = {}", key, dump_json(*value, -1)));
+      const bool merges = std::ranges::find(kUnmerged, std::string_view(key)) == kUnmerged.end();
+      lora_unsupported(fields.where(), fmt::format("{} = {}", key, dump_json(*value, -1)),
+                       merges ? kMergeInPeft : kNoMerge);
     }
   }
   const json* init = fields.find("init_lora_weights");
@@ -80,7 +95,9 @@ void check_supported(const JsonFields& fields) {
   const std::string name = init->get<std::string>();
   const std::string lowered = lower_case(name);  // PEFT takes "OLoRA" as well
   for (const std::string_view refused : kRefusedInit) {
-    if (lowered.starts_with(refused)) lora_unsupported(fields.where(), "init_lora_weights " + name);
+    if (!lowered.starts_with(refused)) continue;
+    lora_unsupported(fields.where(), "init_lora_weights " + name,
+                     lowered.starts_with(kIteratedPissa) ? kNoMerge : kMergeInPeft);
   }
 }
 
@@ -112,20 +129,6 @@ ordered_json numbers_of(const ordered_json& config, const JsonFields& fields, co
   return numbers;
 }
 
-// The modules that may be whole in an adapter, with their paths and tensors.
-struct SavedModule {
-  std::string_view module, path, tensor;
-};
-constexpr SavedModule kSavedEmbedding{"embed_tokens", "model.embed_tokens",
-                                      "model.embed_tokens.weight"};
-constexpr SavedModule kSavedHead{"lm_head", "lm_head", "lm_head.weight"};
-constexpr std::array kSaved = {kSavedEmbedding, kSavedHead};
-
-// Further tensors of a module of modules_to_save that PEFT's save_embedding_layers leaves: the same
-// again, and the base's own. PEFT computes with neither.
-constexpr std::array<std::string_view, 2> kRepeated = {".modules_to_save.weight",
-                                                       ".original_module.weight"};
-
 // The modules of modules_to_save, each by the last part of its path. Throws Error(model) for
 // modules that cannot be trained as a whole beside adapters.
 std::vector<std::string> saved_modules(const JsonFields& fields) {
@@ -133,9 +136,10 @@ std::vector<std::string> saved_modules(const JsonFields& fields) {
   for (const std::string& name : fields.texts("modules_to_save")) {
     const std::string module = name.substr(name.rfind('.') + 1);
     if (module != kSavedEmbedding.module && module != kSavedHead.module) {
-      lora_unsupported(fields.where(), "modules_to_save with " + name);
+      lora_unsupported(fields.where(), "modules_to_save with " + name, kMergeInPeft);
     }
-    modules.push_back(module);
+    // PEFT names a tied embedding twice: by its name, and by its path.
+    if (std::ranges::find(modules, module) == modules.end()) modules.push_back(module);
   }
   return modules;
 }
@@ -178,75 +182,6 @@ void read_lora_settings(const JsonFields& fields, const ordered_json& in_order,
   if (init != nullptr && *init == "mica") adapter.trains_in_part = "init_lora_weights mica";
 }
 
-bool is_saved(const std::string& tensor) {
-  return tensor == kSavedEmbedding.tensor || tensor == kSavedHead.tensor;
-}
-
-bool is_repeated(const SavedModule& saved, std::string_view tensor) {
-  if (!tensor.starts_with(saved.path)) return false;
-  return std::ranges::find(kRepeated, tensor.substr(saved.path.size())) != kRepeated.end();
-}
-
-// Whether two tensors have the same values. Throws Error(model) where their file was cut short.
-bool are_alike(const PeftTensor& a, const PeftTensor& b) {
-  const bool alike = a.dtype == b.dtype && std::ranges::equal(a.bytes, b.bytes);
-  check_map(a.bytes.data());
-  return alike;
-}
-
-// Which modules are whole in an adapter.
-struct WholeModules {
-  std::vector<std::string> names;
-  bool tied = false;  // the embedding is the head as well
-};
-
-// Finds them: `named` in modules_to_save, which must be there, and those that PEFT's
-// save_embedding_layers saves besides, which PEFT puts in place of the model's own. Drops what
-// repeats another tensor, such as a head that is tied to the embedding (`tied`: it has to be, and
-// is named with it). Throws Error(model) where the tensors do not fit together.
-WholeModules take_whole(const std::vector<std::string>& named, bool tied, const std::string& where,
-                        std::vector<PeftTensor>& tensors) {
-  const auto is_named = [&](const SavedModule& saved) {
-    return std::ranges::find(named, saved.module) != named.end();
-  };
-  const auto find = [&](const SavedModule& saved) {
-    return std::ranges::find(tensors, saved.tensor, &PeftTensor::name);
-  };
-  for (const SavedModule& saved : kSaved) {
-    if (!is_named(saved) && (!tied || named.empty())) continue;
-    std::erase_if(tensors,
-                  [&](const PeftTensor& tensor) { return is_repeated(saved, tensor.name); });
-  }
-  WholeModules whole{named, tied};
-  for (const SavedModule& saved : kSaved) {
-    const auto tensor = find(saved);
-    const bool is_there = tensor != tensors.end();
-    if (is_there ? tensor->shape.size() != 2 : is_named(saved)) {
-      fail(ErrorKind::model, "{}: tensor {}{} is missing, or no matrix", where, kAdapterPrefix,
-           saved.tensor);
-    }
-    if (is_there && !is_named(saved)) whole.names.emplace_back(saved.module);
-  }
-  const auto embedding = find(kSavedEmbedding);
-  const auto head = find(kSavedHead);
-  const bool has_embedding = embedding != tensors.end();
-  // Where neither is named, PEFT puts them in the model, whose head may be its embedding.
-  if (head == tensors.end() || is_named(kSavedHead)) {
-    whole.tied = tied || (named.empty() && has_embedding);
-    return whole;
-  }
-  if (!tied && !named.empty()) return whole;
-  whole.tied = has_embedding && are_alike(*head, *embedding);
-  if (tied && !whole.tied) {
-    fail(ErrorKind::model, "{}: tensors {}{} and {} are tied and differ", where, kAdapterPrefix,
-         kSavedHead.tensor, kSavedEmbedding.tensor);
-  }
-  if (!whole.tied) return whole;
-  std::erase(whole.names, kSavedHead.module);
-  tensors.erase(head);
-  return whole;
-}
-
 // The tensors of each module, by its path.
 using LoraModules = std::map<std::string, std::array<const PeftTensor*, kParts.size()>>;
 
@@ -259,11 +194,11 @@ LoraModules modules_of(const PeftAdapter& adapter, size_t parts_of_each, const s
     if (part == kParts.size()) {
       for (const SavedModule& saved : kSaved) {
         if (!tensor.name.starts_with(fmt::format("{}.", saved.path))) continue;
-        lora_unsupported(where, fmt::format("an adapter of {}", saved.module));
+        lora_unsupported(where, fmt::format("an adapter of {}", saved.module), kMergeUntiedInPeft);
       }
     }
     if (part >= parts_of_each || tensor.name.size() == kParts[part].size()) {
-      lora_unsupported(where, fmt::format("tensor {}{}", kAdapterPrefix, tensor.name));
+      lora_unsupported(where, fmt::format("tensor {}{}", kAdapterPrefix, tensor.name), kNoMerge);
     }
     modules[tensor.name.substr(0, tensor.name.size() - kParts[part].size())][part] = &tensor;
   }
@@ -385,19 +320,48 @@ void check_order(const ordered_json& settings, const char* key, const LoraModule
   }
 }
 
-// A warning for the first module whose tensors PEFT would drop; empty: there is none, or it takes
-// too long to find.
+// A warning for modules that target_modules selects and that have no tensors, while the same ones
+// of other layers have some; empty: there are none, or it cannot be told.
+std::string lack_of_tensors(const ordered_json& settings, const PeftModules& in_peft,
+                            const LoraModules& modules, const std::string& where) {
+  const auto value = [&](const char* key) { return settings.value(key, ordered_json()); };
+  const bool is_clear = value("target_modules").is_array() &&
+                        !value("exclude_modules").is_string() && value("layers_pattern").is_null();
+  std::set<std::string> layers, ends;
+  for (const auto& [path, parts] : modules) {
+    const size_t end = path.find('.', kLayers.size());
+    if (!is_clear || !path.starts_with(kLayers) || end == std::string::npos) return {};
+    layers.insert(path.substr(0, end));
+    ends.insert(path.substr(end));
+  }
+  std::vector<std::string> lacking;
+  for (const std::string& layer : layers) {
+    for (const std::string& end : ends) {
+      const std::string path = layer + end;
+      if (!modules.contains(path) && in_peft.left_out_by(path) == nullptr) lacking.push_back(path);
+    }
+  }
+  if (lacking.empty()) return {};
+  return fmt::format(
+      "{}: target_modules selects {} without tensors, first {}: nothing is added "
+      "there, and the file may not be whole",
+      where, counted(std::ssize(lacking), "module"), lacking.front());
+}
+
+// A warning for the first module whose tensors PEFT would drop, or for modules that lack them;
+// empty: there is none, or it takes too long to find.
 std::string contradiction_of(const ordered_json& settings, const LoraModules& modules,
                              const std::string& where) try {
   const PeftModules in_peft(settings);
+  const std::string config = fs::path(where).replace_filename(kAdapterConfig).string();
   for (const auto& [path, parts] : modules) {
     const char* setting = in_peft.left_out_by(path);
     if (setting == nullptr) continue;
     return fmt::format(
-        "{}: {} leaves out {}, which has tensors: they count here, while PEFT drops them",
-        fs::path(where).replace_filename(kAdapterConfig).string(), setting, path);
+        "{}: {} leaves out {}, which has tensors: they count here, while PEFT drops them", config,
+        setting, path);
   }
-  return {};
+  return lack_of_tensors(settings, in_peft, modules, config);
 } catch (const Error&) {
   return {};
 }
@@ -425,14 +389,20 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
       settings.contains("ensure_weight_tying"), where, adapter.tensors);
   if (!whole.names.empty()) {
     settings["modules_to_save"] = whole.names;
-    if (whole.tied) settings["ensure_weight_tying"] = true;
+    if (whole.tied) {
+      settings["ensure_weight_tying"] = true;
+    } else {
+      settings.erase("ensure_weight_tying");
+    }
   }
+  adapter.repeated_head = whole.repeated_head;
   adapter.unties_embedding = !whole.names.empty() && !whole.tied;
   const size_t parts = settings.contains("use_dora") ? 3 : 2;
   const LoraModules modules = modules_of(adapter, parts, where);
   if (modules.empty()) {
     lora_unsupported(where,
-                     fmt::format("an adapter of nothing but {}", fmt::join(whole.names, ", ")));
+                     fmt::format("an adapter of nothing but {}", fmt::join(whole.names, ", ")),
+                     kMergeInPeft);
   }
   for (const char* key : {"rank_pattern", "alpha_pattern"}) {
     check_order(settings, key, modules, where);

@@ -45,6 +45,19 @@ std::vector<int64_t> shape_of(const Tensor& tensor) {
   return shape;
 }
 
+// Why a tensor of an adapter has no place in any model.
+std::string hint_of_place(const std::string& tensor) {
+  if (tensor.find("_orig_mod.") != std::string::npos) {
+    return "it was saved of a model under torch.compile: save it of the model itself";
+  }
+  if (tensor.starts_with("layers.")) {
+    return "it was made for a model without its head, such as AutoModel's: make it for "
+           "AutoModelForCausalLM's";
+  }
+  return "adapters of the matrices of blocks are supported, those of lm_head and embed_tokens are "
+         "not; PEFT's merge_and_unload() makes a model of such an adapter of an untied model";
+}
+
 // Copies an adapter's values to a contiguous tensor of f32 of the same size.
 void fill(Ops& ops, const PeftTensor& from, const fs::path& adapter, const Tensor& to) {
   fill_tensor(ops, to, [&](int64_t begin, std::span<uint8_t> chunk) {
@@ -187,7 +200,28 @@ void require_tying(const PeftAdapter& adapter, bool tied, const fs::path& direct
               fmt::format("{}: its embedding or head learned by itself, but in this model both "
                           "are one",
                           directory.string()),
-              "only what PEFT trained with ensure_weight_tying=True fits such a model");
+              "only what PEFT trained over such a model with ensure_weight_tying=True fits it");
+}
+
+PeftAdapter read_adapter_over(const fs::path& directory, bool tied) {
+  PeftAdapter adapter = read_peft_adapter(directory);
+  require_tying(adapter, tied, directory);
+  if (!tied && adapter.repeated_head) {
+    adapter.tensors.insert(adapter.tensors.begin(), *adapter.repeated_head);  // first by its name
+  }
+  return adapter;
+}
+
+Recipe with_head_of_adapter(Recipe recipe, bool tied) {
+  // The adapter is read only where that may matter: a session is planned many times.
+  if (tied || recipe.adapter.empty() || recipe.learner != "lora" ||
+      recipe.options.list("modules_to_save") != std::vector<std::string>{"embed_tokens"} ||
+      !read_peft_adapter(recipe.adapter).repeated_head) {
+    return recipe;
+  }
+  recipe.options.set(
+      {"modules_to_save", "", recipe.adapter, std::vector<std::string>{"embed_tokens", "lm_head"}});
+  return recipe;
 }
 
 void fail_without(const std::string& tensor, const fs::path& directory) {
@@ -246,8 +280,7 @@ void require_finite(std::span<const float> values, const PeftTensor& tensor,
 }
 
 void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
-  const PeftAdapter loaded = read_peft_adapter(adapter);
-  require_tying(loaded, stage.config().tie_word_embeddings, adapter);
+  const PeftAdapter loaded = read_adapter_over(adapter, stage.config().tie_word_embeddings);
   std::map<std::string, const PeftTensor*> tensors;
   for (const PeftTensor& tensor : loaded.tensors) tensors[tensor.name] = &tensor;
   stage.visit([&](const StateRef& state) {
@@ -308,8 +341,7 @@ Recipe with_adapter_options(Recipe recipe) {
   if (!adapter.unplaceable_tensor.empty()) {
     throw Error(ErrorKind::model,
                 fmt::format("{}: {} has no place", origin, adapter.unplaceable_tensor),
-                "adapters of the matrices of blocks are supported, those of lm_head and "
-                "embed_tokens are not; PEFT's merge_and_unload() makes a model of such an adapter");
+                hint_of_place(adapter.unplaceable_tensor));
   }
   refuse_other_learners(recipe.options);
   for (const AdapterOption& option : adapter.options) take(recipe.options, option, origin);

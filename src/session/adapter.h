@@ -31,6 +31,15 @@ int64_t adapter_bytes(const StateSource& states, const nlohmann::json& adapter,
 // one of them by itself.
 void require_tying(const PeftAdapter& adapter, bool tied, const fs::path& directory);
 
+// The adapter in a directory as it is over a model whose embedding and head are `tied`, or not:
+// over an untied one a head that repeats the embedding is among its tensors. Throws what
+// read_peft_adapter() and require_tying() throw.
+PeftAdapter read_adapter_over(const fs::path& directory, bool tied);
+
+// The recipe that its adapter has over such a model: where read_adapter_over() adds the head,
+// modules_to_save has it, too.
+Recipe with_head_of_adapter(Recipe recipe, bool tied);
+
 inline constexpr const char* kOtherModel = "the adapter was made for another model";
 
 // Throws Error(model) for a tensor of the adapter that stands beside none of the model's weights.

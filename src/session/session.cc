@@ -118,7 +118,7 @@ Session::Session(const Recipe& recipe, const ModelFiles& files, const SessionUse
   ops_ = plans_only ? device_->make_plan_ops(*memory_) : device_->make_ops(*memory_);
   if (hooks.wrap) ops_ = hooks.wrap(std::move(ops_));
   memory_->set_phase("load");
-  learner_ = make_learner(recipe);
+  learner_ = make_learner(recipe, files.config.tie_word_embeddings);
   reserve_virtual_tokens();
   make_host_memory(recipe, plans_only);
   optimizer_ =
@@ -191,9 +191,10 @@ std::vector<int64_t> Session::gradient_sizes() {
   return sizes;
 }
 
-std::unique_ptr<Learner> Session::make_learner(const Recipe& recipe) {
+std::unique_ptr<Learner> Session::make_learner(const Recipe& recipe, bool tied) {
   const bool uses = use_.training || !recipe.adapter.empty();
-  auto learner = find_learner(uses ? recipe.learner : "frozen").make(recipe.options);
+  auto learner = find_learner(uses ? recipe.learner : "frozen")
+                     .make(with_head_of_adapter(recipe, tied).options);
   if (!use_.training || !recipe.fused_update) return learner;
   FusedOptions options{recipe.weight_decay, recipe.max_grad_norm > 0};
   if (recipe.gradient_accumulation_steps == 1) {

@@ -258,7 +258,7 @@ class Session {
   Context context(bool training);
   void write_scalars(const StepScalars& scalars, int64_t bytes);
   StepScalars read_scalars();
-  std::unique_ptr<Learner> make_learner(const Recipe& recipe);
+  std::unique_ptr<Learner> make_learner(const Recipe& recipe, bool tied);
   void make_host_memory(const Recipe& recipe, bool plans_only);
   // Memory of the host for tensors on their way between stages; empty where there is no need.
   OwnedTensor make_staged(int64_t rows, int64_t cols);

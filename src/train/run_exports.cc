@@ -18,6 +18,7 @@
 #include "quant/row_encoders.h"
 #include "report/event_log.h"
 #include "report/report.h"
+#include "session/adapter.h"
 #include "session/plan.h"
 #include "train/output_dir.h"
 #include "train/run_start.h"
@@ -193,7 +194,8 @@ int64_t export_bytes(const Recipe& recipe, const ModelFiles& files,
   int64_t bytes = 0;
   for (const RunExport& wanted : recipe.exports) {
     try {
-      const auto learner = adapter_learner(recipe);
+      const auto learner =
+          adapter_learner(with_head_of_adapter(recipe, files.config.tie_word_embeddings));
       Recipe conversion = conversion_recipe(recipe, wanted, recipe.output_dir, learner != nullptr);
       if (!files.tokenizer) conversion.tokenizer = "bytes";
       ModelFiles result = files;

@@ -1,8 +1,12 @@
 // What a merged model says of a base that lacks something.
+#include "conversion/merged_source.h"
+
 #include <gtest/gtest.h>
 
 #include "tests/cli/expect_refused.h"
 #include "tests/cli/run_program.h"
+#include "tests/support/golden.h"
+#include "tests/support/untied_source.h"
 
 namespace jackscrew {
 namespace {
@@ -21,6 +25,20 @@ TEST(MergedSource, NamesTheModelThatLacksATensor) {
                  5,
                  {model.string() + ": tensor " + name + " is missing",
                   "hint: the file is incomplete, or config.json belongs to another model"});
+}
+
+TEST(MergedSource, HasTheHeadThatRepeatsTheEmbeddingOverAnUntiedModel) {
+  const ModelFiles files = untied(open_model(golden_path("gqa_tied").string()));
+  const std::string adapter = golden_path("lora_saved_tied").string();
+  const PeftAdapter read = read_peft_adapter(adapter);
+  ASSERT_TRUE(read.repeated_head);
+  const MergedSource merged(make_recipe({}), files, {WeightedAdapter{adapter}});
+  const StoredTensor* head = merged.find("lm_head.weight");
+  ASSERT_NE(head, nullptr);
+  ASSERT_TRUE(head->computed);
+  const Tensor rows = head->computed(0, files.config.vocab_size);
+  EXPECT_EQ(std::vector<float>(rows.data<float>(), rows.data<float>() + rows.size()),
+            read.repeated_head->values());
 }
 
 }  // namespace

@@ -94,6 +94,36 @@ TEST_F(PeftPlaces, TensorsThatPeftWouldDropAreNamed) {
   EXPECT_EQ(read_peft_adapter(directory_ / "c").trains_in_part, "init_lora_weights mica");
 }
 
+TEST_F(PeftPlaces, ModulesThatLackTensorsAreNamed) {
+  const auto warning = [&](const json& settings) {
+    json config = {{"peft_type", "LORA"}, {"r", 1}, {"lora_alpha", 1}};
+    config.update(settings);
+    std::vector<NamedShape> shapes;
+    for (const char* module : {"model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.v_proj",
+                               "model.layers.1.self_attn.v_proj"}) {
+      shapes.push_back({std::string(module) + ".lora_A.weight", {1, 3}});
+      shapes.push_back({std::string(module) + ".lora_B.weight", {3, 1}});
+    }
+    PeftWriter writer(directory_ / "a", config, "", shapes);
+    for (const NamedShape& one : shapes) writer.write(one.name, std::vector<float>(3, 0.5f));
+    writer.commit();
+    return read_peft_adapter(directory_ / "a").contradiction;
+  };
+  EXPECT_EQ(warning({{"target_modules", {"q_proj", "v_proj"}}}),
+            (directory_ / "a/adapter_config.json").string() +
+                ": target_modules selects 1 module without tensors, first "
+                "model.layers.1.self_attn.q_proj: nothing is added there, and the file may not be "
+                "whole");
+  // No such module has one, or what is chosen is not clear.
+  for (const json& settings :
+       {json{{"target_modules", {"0.self_attn.q_proj", "v_proj"}}},
+        json{{"target_modules", {"q_proj", "v_proj"}}, {"exclude_modules", {"1.self_attn.q_proj"}}},
+        json{{"target_modules", {"q_proj", "v_proj"}}, {"exclude_modules", R"(.*\.1\..*q_proj)"}},
+        json{{"target_modules", ".*(q|v)_proj"}}}) {
+    EXPECT_EQ(warning(settings), "") << settings;
+  }
+}
+
 TEST_F(PeftPlaces, SaysWhereTheAdapterIs) {
   write("several/one");
   write("several/two");

@@ -334,6 +334,22 @@ TEST_F(Peft, RemembersWhatRoundingItMakesUpFor) {
   EXPECT_EQ(option("lora_init").value, "default");
 }
 
+// What PEFT's merge_and_unload() refuses, or makes another model of, is not sent to it.
+TEST_F(Peft, HintsAtAMergeWherePeftHasOne) {
+  const auto hints_at_merge = [&](const char* key, const json& value) {
+    const std::string error = refused(key, value);
+    EXPECT_TRUE(mentions(hint_of(error), "the blocks' linear layers")) << error;
+    return error.find("merge_and_unload") != std::string::npos;
+  };
+  EXPECT_TRUE(hints_at_merge("bias", "lora_only"));
+  EXPECT_TRUE(hints_at_merge("target_parameters", {"x"}));
+  EXPECT_TRUE(hints_at_merge("init_lora_weights", "pissa"));
+  EXPECT_FALSE(hints_at_merge("init_lora_weights", "pissa_niter_4"));
+  EXPECT_FALSE(hints_at_merge("lora_bias", true));
+  EXPECT_FALSE(hints_at_merge("layer_replication", json::array({{0, 2}, {1, 3}})));
+  EXPECT_FALSE(hints_at_merge("alora_invocation_tokens", {32, 116}));
+}
+
 // PEFT writes a tied head beside its embedding.
 TEST_F(Peft, ReadsModulesThatWereSaved) {
   write();
@@ -368,7 +384,17 @@ TEST_F(Peft, ReadsModulesThatWereSaved) {
   const PeftAdapter one = read({"embed_tokens"}, true, 2);
   EXPECT_EQ(one.tensors.size(), 3u);
   EXPECT_FALSE(one.unties_embedding);
-  EXPECT_TRUE(mentions(model_error([&] { read({"embed_tokens"}, true, 3); }), "tied and differ"));
+  ASSERT_TRUE(one.repeated_head);
+  EXPECT_EQ(one.repeated_head->values(), (std::vector<float>{1, 2}));
+  // PEFT names a tied embedding by its path as well.
+  const PeftAdapter twice = read({"embed_tokens", "model.embed_tokens"}, true, 2);
+  EXPECT_EQ(twice.settings["modules_to_save"], ordered_json::array({"embed_tokens"}));
+  // Of an untied model ensure_weight_tying says nothing.
+  const PeftAdapter differing = read({"embed_tokens"}, true, 3);
+  EXPECT_EQ(differing.settings["modules_to_save"],
+            ordered_json::array({"embed_tokens", "lm_head"}));
+  EXPECT_TRUE(differing.unties_embedding);
+  EXPECT_FALSE(differing.repeated_head);
   // What save_embedding_layers saves besides, PEFT puts in place of the model's own.
   const PeftAdapter besides = read({"embed_tokens"}, false, 2);
   EXPECT_EQ(besides.settings["modules_to_save"], ordered_json::array({"embed_tokens", "lm_head"}));
@@ -407,6 +433,7 @@ TEST_F(Peft, DropsWhatRepeatsAModuleThatWasSaved) {
   const std::string other = error_of(ErrorKind::model, [&] { read_peft_adapter(adapter()); });
   EXPECT_TRUE(mentions(other, "an adapter of lm_head is not supported"));
   EXPECT_TRUE(mentions(other, "the blocks' linear layers"));
+  EXPECT_TRUE(mentions(other, "of such an adapter of an untied model"));
 }
 
 TEST_F(Peft, NamesTheTensorThatIsWrong) {

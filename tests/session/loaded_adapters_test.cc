@@ -6,11 +6,13 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "formats/peft.h"
 #include "session/adapter.h"
 #include "tests/cli/run_program.h"
 #include "tests/support/batches.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
+#include "tests/support/untied_source.h"
 
 namespace jackscrew {
 namespace {
@@ -118,6 +120,50 @@ TEST_F(LoadedAdapter, WhatPeftTrainsInPartIsNotTrained) {
   EXPECT_GT(loss(), 0.0);
   set("init_lora_weights", true);
   require_trainable(recipe);
+}
+
+// PEFT puts it in place of the model's own, as the head that the adapter was made with.
+TEST(LoadedHead, ThatRepeatsTheEmbeddingCountsOverAnUntiedModel) {
+  const Golden golden("lora_saved_tied");
+  const StepBatch batch = golden.batch();
+  const ModelFiles files = untied(open_model(golden_path("gqa_tied").string()));
+  const Recipe recipe =
+      with_adapter_options(make_recipe({"adapter=" + golden_path("lora_saved_tied").string()}));
+  const auto run = make_session(recipe, files, training_use(batch.tokens));
+  load_adapter(run->stage(), run->ops(), recipe.adapter);
+  run->restored();
+  std::vector<float> logits;
+  for (const MicroBatch& one : separated(batch.micro_batches[0])) {
+    const Tensor part = run->logits(one.ids, one.tokens(), false);
+    logits.insert(logits.end(), part.data<float>(), part.data<float>() + part.size());
+  }
+  EXPECT_LE(relative_error(logits.data(), golden.values("logits")), 1e-5);
+  const nlohmann::json written = run->learner().adapter();
+  EXPECT_EQ(written["modules_to_save"], nlohmann::json::array({"embed_tokens", "lm_head"}));
+  EXPECT_FALSE(written.contains("ensure_weight_tying"));
+}
+
+TEST_F(LoadedAdapter, OfNoPlaceSaysWhy) {
+  const fs::path directory = directory_.path() / "other";
+  const auto hint_for = [&](const std::string& module) {
+    PeftWriter writer(directory, {{"peft_type", "LORA"}, {"r", 1}, {"lora_alpha", 1}}, "",
+                      {{module + ".lora_A.weight", {1, 2}}, {module + ".lora_B.weight", {3, 1}}});
+    writer.write(module + ".lora_A.weight", std::vector<float>(2));
+    writer.write(module + ".lora_B.weight", std::vector<float>(3));
+    writer.commit();
+    return hint_of(error_of(ErrorKind::model, [&] {
+      with_adapter_options(make_recipe({"adapter=" + directory.string()}));
+    }));
+  };
+  EXPECT_EQ(hint_for("layers.0.mlp.up_proj"),
+            "it was made for a model without its head, such as AutoModel's: make it for "
+            "AutoModelForCausalLM's");
+  EXPECT_EQ(hint_for("_orig_mod.model.layers.0.mlp.up_proj"),
+            "it was saved of a model under torch.compile: save it of the model itself");
+  EXPECT_EQ(hint_for("lm_head"),
+            "adapters of the matrices of blocks are supported, those of lm_head and embed_tokens "
+            "are not; PEFT's merge_and_unload() makes a model of such an adapter of an untied "
+            "model");
 }
 
 }  // namespace

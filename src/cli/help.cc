@@ -86,6 +86,7 @@ std::string command_help(const Subcommand& command) {
   for (const std::string& example : command.examples) out += "  " + example + "\n";
   out += fmt::format("\nUsage\n  jackscrew {} {}\n", command.name, command.usage);
   if (command.tables.empty() && command.options.empty()) return out;
+  for (const std::string& word : command.words) out += "  " + word + "\n";
   out +=
       "\nOptions are written name=value, --name value or --name=value; - and _ are the same. They "
       "override\nthe recipe file, and a later one an earlier one. Defaults are in brackets.\n";

@@ -18,7 +18,7 @@ enum class ErrorKind : int {
   does_not_fit = 3,  // a memory budget is too small
   data = 4,          // training or evaluation text
   model = 5,         // model, tokenizer, adapter or checkpoint files
-  non_finite = 6,    // NaN or infinity in loss, gradients or weights
+  non_finite = 6,    // NaN or infinity in loss, gradients or weights; a loss that stays too high
   device = 7,        // the device is missing or unfit
   interrupted = 130  // stopped by the user
 };

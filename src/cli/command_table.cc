@@ -183,6 +183,9 @@ std::vector<Subcommand> make_table() {
       {.name = "config",
        .summary = "write, check and explain recipes",
        .usage = "init METHOD [--all] | validate FILE.yaml [name=value ...] | schema",
+       .words = {"METHOD: a method, as `jackscrew help train` lists them, or another recipe of the "
+                 "program, such as int4",
+                 "--all: every option that this method and product have, with its value"},
        .examples = {"jackscrew config init lora > run.yaml",
                     "jackscrew config validate run.yaml learning_rate=1e-4",
                     "jackscrew config schema > recipe.schema.json"},

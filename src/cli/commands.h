@@ -32,9 +32,10 @@ int run_compare(Arguments arguments);
 // A row of the program's table of subcommands.
 struct Subcommand {
   std::string name;
-  std::string summary;                // one line
-  std::string usage;                  // what follows the name
-  std::vector<std::string> examples;  // whole command lines
+  std::string summary;                  // one line
+  std::string usage;                    // what follows the name
+  std::vector<std::string> words = {};  // of the usage, explained; one line each
+  std::vector<std::string> examples;    // whole command lines
   // What it reads, and its help shows: titles of option tables, and options of other tables.
   std::vector<std::string> tables = {};
   std::vector<std::string> options = {};

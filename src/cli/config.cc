@@ -132,7 +132,7 @@ std::string text_for_user(const EmbeddedText& recipe) {
 }
 
 // Prints the annotated recipe of a method, or the one that recipes/ has under this name (int4);
-// with `all`, every option with the value that it has there.
+// with `all`, every option that this method and product have, with the value that it has there.
 int init(const std::string& name, bool all) {
   const EmbeddedText* text = find_recipe_text(name);
   const bool is_preset = std::ranges::find(presets(), name, &Preset::name) != presets().end();
@@ -149,8 +149,10 @@ int init(const std::string& name, bool all) {
     return 0;
   }
   if (text == nullptr) fail(ErrorKind::generic, "there is no recipe of method {}", name);
-  fmt::print("{}# All other options: jackscrew config init {} --all, or jackscrew help train\n",
-             text_for_user(*text), name);
+  fmt::print(
+      "{}# Every option that this method and product have: jackscrew config init {} --all\n"
+      "# Those of the others: jackscrew help train\n",
+      text_for_user(*text), name);
   return 0;
 }
 

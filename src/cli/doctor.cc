@@ -109,7 +109,8 @@ void print_machine(const Machine& machine) {
   }
   fmt::print("oneDNN: {}\n", machine.onednn);
   for (const DeviceReport& report : machine.devices) {
-    fmt::print("{}: {}{}\n", report.name, report.found ? "" : "missing: ", report.text);
+    fmt::print("{}: {}{}\n", report.name,
+               report.found ? "" : "missing (only device=cuda needs it): ", report.text);
   }
   fmt::print("MPI: {}{}\n", machine.mpi.found ? "" : "missing: ", machine.mpi.text);
   for (size_t i = 0; i < machine.ranks.size(); ++i) {

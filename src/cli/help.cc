@@ -78,13 +78,15 @@ std::string program_help(std::span<const Subcommand> commands) {
   return out +
          "\n`jackscrew help COMMAND` lists a command's options; `jackscrew --version` shows how it "
          "was built.\nExit codes: 0 done, 1 other errors, 2 usage, 3 does not fit into memory, 4 "
-         "data, 5 model files,\n6 NaN or infinity, 7 device, 130 interrupted.\n";
+         "data, 5 model files,\n6 NaN, infinity or a loss above loss_watchdog_threshold, 7 device, "
+         "130 interrupted.\n";
 }
 
 std::string command_help(const Subcommand& command) {
   std::string out = fmt::format("jackscrew {}: {}\n\nExamples\n", command.name, command.summary);
   for (const std::string& example : command.examples) out += "  " + example + "\n";
   out += fmt::format("\nUsage\n  jackscrew {} {}\n", command.name, command.usage);
+  for (const std::string& word : command.words) out += "  " + word + "\n";
   if (command.tables.empty() && command.options.empty()) return out;
   out +=
       "\nOptions are written name=value, --name value or --name=value; - and _ are the same. They "

@@ -362,20 +362,6 @@ RecordJson parse_record_json(std::string_view text, const std::string& place,
   return std::move(*value);
 }
 
-std::string known_key(std::string_view name) {
-  constexpr const char* kSpace = " \t";
-  const size_t begin = std::min(name.find_first_not_of(kSpace), name.size());
-  name.remove_prefix(begin);
-  name = name.substr(0, name.find_last_not_of(kSpace) + 1);
-  const std::string key = lower_case(std::string(name));
-  for (const char* known :
-       {"messages", "conversations", "instruction", "input", "output", "prompt", "completion",
-        "text", "system", "tools", "history", "chosen", "rejected", "label", "kto_tag"}) {
-    if (key == known) return key;
-  }
-  return {};
-}
-
 ParsedRecord to_record(const RecordJson& object, const std::string& place,
                        const RecordFields& fields) {
   ParsedRecord parsed{record_of(object, place, fields)};

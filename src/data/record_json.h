@@ -22,10 +22,6 @@ inline constexpr const char* kRecordKeys =
 RecordJson parse_record_json(std::string_view text, const std::string& place,
                              const std::string& hint, bool one_line);
 
-// The key by which records are recognised that `name` is, but for capitals and space around it;
-// empty where it is none.
-std::string known_key(std::string_view name);
-
 // Throws Error(data) naming the place and what was expected.
 ParsedRecord to_record(const RecordJson& object, const std::string& place,
                        const RecordFields& fields);

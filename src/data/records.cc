@@ -193,17 +193,23 @@ void require_text(std::string_view field, const std::string& place) {
   }
 }
 
-// The names of columns, as records are recognised by them where they are written "Prompt" or
-// " completion". What two columns may be is guessed of neither.
-std::vector<std::string> guessed_keys(const std::vector<std::string>& keys) {
+// In small letters and without space around it.
+std::string folded(std::string_view name) {
+  constexpr const char* kSpace = " \t";
+  name.remove_prefix(std::min(name.find_first_not_of(kSpace), name.size()));
+  return lower_case(name.substr(0, name.find_last_not_of(kSpace) + 1));
+}
+
+// The names of columns, as records are read by them where they are written "Prompt" or
+// " completion". What two columns may be is neither's.
+std::vector<std::string> folded_keys(const std::vector<std::string>& keys) {
   std::map<std::string, int> columns;  // by what they may be
-  for (const std::string& key : keys) ++columns[known_key(key)];
-  std::vector<std::string> guessed = keys;
-  for (std::string& key : guessed) {
-    const std::string known = known_key(key);
-    if (!known.empty() && columns[known] == 1) key = known;
+  for (const std::string& key : keys) ++columns[folded(key)];
+  std::vector<std::string> names = keys;
+  for (std::string& name : names) {
+    if (std::string other = folded(name); columns[other] == 1) name = std::move(other);
   }
-  return guessed;
+  return names;
 }
 
 // True and false mark an answer, as they do in .jsonl; another label is a class.
@@ -240,12 +246,12 @@ void read_csv(Reading& reading) {
       fail_record(fmt::format("{}:1", file), fmt::format("column \"{}\" appears twice", keys[i]));
     }
   }
-  const auto guessed = std::make_shared<const std::vector<std::string>>(guessed_keys(keys));
+  const auto names = std::make_shared<const std::vector<std::string>>(folded_keys(keys));
   size_t told = 0;
   while (reader.next(row)) {
     const std::string place = fmt::format("{}:{}", file, reader.line());
     const size_t bytes = reader.position() - told;
-    const auto parse = [shared_keys, guessed, row, complaint = reader.complaint()](
+    const auto parse = [shared_keys, names, row, complaint = reader.complaint()](
                            const std::string& where, const RecordFields& fields) {
       if (complaint) throw Error(*complaint);
       if (row.size() != shared_keys->size()) {
@@ -260,7 +266,7 @@ void read_csv(Reading& reading) {
       for (size_t i = 0; i < row.size(); ++i) {
         require_text(row[i], where);
         const std::string& key = (*shared_keys)[i];
-        object[is_named_field(fields, key) ? key : (*guessed)[i]] = row[i];
+        object[is_named_field(fields, key) ? key : (*names)[i]] = row[i];
       }
       for (const char* key : kMarks) {
         if (!is_named_field(fields, key)) read_mark(object, key);

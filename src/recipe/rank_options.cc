@@ -28,7 +28,8 @@ constexpr OptionSpec kRankOptions[] = {
     {.name = "stage_split",
      .type = list,
      .default_text = "",
-     .help = "blocks of each stage, such as 15,17; nothing: as equal as can be",
+     .help = "blocks of each stage, such as 15,17; nothing: as equal in time as can be, the head "
+             "counted",
      .affects_result = false},
     {.name = "rank_devices",
      .type = list,

@@ -143,10 +143,14 @@ bool has_model_weights(const fs::path& directory) {
 
 [[noreturn]] void refuse_without_config(const fs::path& directory) {
   refuse_adapter(directory);
-  const bool of_run = is_checkpoint(directory) || !list_checkpoints(directory).empty();
-  throw Error(ErrorKind::model, fmt::format("{} has no config.json", directory.string()),
-              of_run ? kResultOfCheckpoint
-                     : "give a directory that Hugging Face's save_pretrained() or a run wrote");
+  std::string hint = "give a directory that Hugging Face's save_pretrained() or a run wrote";
+  if (is_checkpoint(directory) || !list_checkpoints(directory).empty()) {
+    hint = kResultOfCheckpoint;
+  } else if (has_tokenizer(directory)) {
+    hint += fmt::format("; its tokenizer alone is read by tokenizer={}",
+                        shell_word(directory.string()));
+  }
+  throw Error(ErrorKind::model, fmt::format("{} has no config.json", directory.string()), hint);
 }
 
 void read_config(ModelFiles& files, const fs::path& path) {

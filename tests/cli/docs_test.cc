@@ -85,6 +85,26 @@ TEST_F(CliDocs, HasEveryExitCode) {
   }
 }
 
+TEST_F(CliDocs, ExitCodesNameTheOptionsThatEndSo) {
+  const std::string mark = "(exit code ";
+  int ends = 0;
+  for (const OptionSet options = program_options(); const OptionValue& option : options.values()) {
+    const std::string help = option.spec.help;
+    const size_t at = help.find(mark);
+    if (at == std::string::npos) continue;
+    ++ends;
+    const size_t code = at + mark.size();
+    const std::string row = "\n| " + help.substr(code, help.find(')', code) - code) + " | ";
+    const size_t begin = text_.find(row);
+    ASSERT_NE(begin, std::string::npos) << row;
+    EXPECT_NE(text_.substr(begin, text_.find('\n', begin + 1) - begin).find(option.spec.name),
+              std::string::npos)
+        << row << option.spec.name;
+    EXPECT_NE(run("--help").out.find(option.spec.name), std::string::npos);
+  }
+  EXPECT_GE(ends, 1);
+}
+
 TEST(Recipes, AreValidAndThereIsOneForEveryMethod) {
   for (const Preset& preset : presets()) {
     const fs::path file = source_root() / "recipes" / (std::string(preset.name) + ".yaml");

@@ -466,6 +466,11 @@ TEST(Doctor, SaysWhatItFinds) {
   EXPECT_NE(text.find(found["mpi"]["found"].get<bool>() ? "MPI: Open MPI" : "MPI: missing: "),
             std::string::npos)
       << text;
+  for (const auto& [name, device] : found["devices"].items()) {
+    const char* lacks = device["found"].get<bool>() ? "" : "missing (only device=cuda needs it): ";
+    const std::string line = name + ": " + lacks + device["text"].get<std::string>() + "\n";
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  }
   EXPECT_FALSE(found.contains("ranks"));
 }
 

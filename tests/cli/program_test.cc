@@ -24,6 +24,9 @@ TEST(Program, HelpBeginsWithExamples) {
   EXPECT_EQ(run("-h").out, help.out);
   EXPECT_NE(run("help config").out.find("jackscrew config init lora"), std::string::npos);
   EXPECT_EQ(run("help config").out, run("config init --help").out);
+  for (const char* word : {"\n  METHOD: ", "\n  --all: "}) {
+    EXPECT_NE(run("help config").out.find(word), std::string::npos) << word;
+  }
 }
 
 TEST(Program, NoCommandIsAUsageError) {
@@ -134,6 +137,11 @@ TEST(Program, ConfigInitGivesAValidRecipe) {
     EXPECT_EQ(brief.exit_code, 0);
     EXPECT_NE(brief.out.find(fmt::format("\nmethod: {}\n", preset.name)), std::string::npos);
     EXPECT_NE(brief.out.find("#   jackscrew train run.yaml\n"), std::string::npos) << brief.out;
+    EXPECT_NE(brief.out.find(fmt::format("\n# Every option that this method and product have: "
+                                         "jackscrew config init {} --all\n",
+                                         preset.name)),
+              std::string::npos)
+        << brief.out;
     EXPECT_LT(std::count(brief.out.begin(), brief.out.end(), '\n'), 60) << brief.out;
     write_text_atomic(file, brief.out);
     EXPECT_EQ(run("config validate " + file.string()).exit_code, 0);

@@ -253,6 +253,8 @@ TEST_F(SlowQuantise, RoundsToTheNearestWithoutDamping) {
   const std::string few = "sequence_len=16 calibration_sequences=1 ";
   refused(few, 4, {"too few for layers of"});
   EXPECT_EQ(answer(quantise("few", few + "rounding=nearest"))["calibration_tokens"], 16);
+  answer(quantise("many", "rounding=nearest"));
+  EXPECT_EQ(tiny_.text("few/model.safetensors"), tiny_.text("many/model.safetensors"));
 }
 
 TEST_F(SlowQuantise, NamesTheWeightThatIsNotFinite) {

@@ -55,7 +55,7 @@ TEST(Csv, NamesTheLineOfABrokenQuote) {
 
 TEST(Csv, RowsAreRecords) {
   const TemporaryDirectory directory("jackscrew_csv");
-  const auto read = [&](const std::string& text) {
+  const auto read = [&](const std::string& text, const RecordFields& fields = {}) {
     std::vector<std::string> seen;
     int64_t bytes = 0;
     const fs::path path = directory.file("data.csv", text);
@@ -69,7 +69,7 @@ TEST(Csv, RowsAreRecords) {
                                                 chat->messages.back().content));
           return true;
         },
-        [&](int64_t more) { bytes += more; });
+        [&](int64_t more) { bytes += more; }, fields);
     return seen;
   };
   EXPECT_EQ(
@@ -97,6 +97,15 @@ TEST(Csv, RowsAreRecords) {
             std::vector<std::string>{".csv:2 a\n\nc|b"});
   EXPECT_EQ(read("Text,text\na,b\n"), std::vector<std::string>{".csv:2 b"});
   expect_refused("Text,TEXT\na,b\n", "nothing to train on: its keys are Text, TEXT");
+  // So with other names, in what is guessed of them and where they are given.
+  const std::string other = "Question, ANSWER \na,b\n";
+  const std::string named = "field_instruction=question field_output=answer";
+  EXPECT_NE(hint_of(error_of(ErrorKind::data, [&] { read(other); })).find(named),
+            std::string::npos);
+  EXPECT_EQ(read(other, {.instruction = "question", .output = "answer"}),
+            std::vector<std::string>{".csv:2 a|b"});
+  EXPECT_EQ(read(other, {.instruction = "Question", .output = " ANSWER "}),
+            std::vector<std::string>{".csv:2 a|b"});
   // What the user named is that column.
   const fs::path path = directory.file("named.csv", "Text,Output,Instruction\na,b,c\n");
   read_records({&path, 1}, 0,

@@ -124,6 +124,16 @@ TEST(OpenModel, AnAdapterWithAConfigurationIsNoModel) {
   EXPECT_NE(open_model(adapter.string()).source, nullptr);
 }
 
+TEST(OpenModel, SaysWhereATokenizerWithoutAModelIsGiven) {
+  const TemporaryDirectory directory("jackscrew_model_files");
+  const std::string path = directory.path().string();
+  const auto hint = [&] { return hint_of(error_of(ErrorKind::model, [&] { open_model(path); })); };
+  EXPECT_EQ(hint().find("tokenizer"), std::string::npos) << hint();
+  directory.file("tokenizer.json", "{}");
+  EXPECT_NE(hint().find("; its tokenizer alone is read by tokenizer=" + path), std::string::npos)
+      << hint();
+}
+
 // Of a type that is not read, or of a name like a scale's: nobody needs them, and both are told.
 TEST(OpenModel, WarnsOfWhatIsNotUsed) {
   const TemporaryDirectory directory("jackscrew_model_files");

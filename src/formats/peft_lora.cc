@@ -344,7 +344,7 @@ std::string lack_of_tensors(const ordered_json& settings, const PeftModules& in_
   if (lacking.empty()) return {};
   return fmt::format(
       "{}: target_modules selects {} without tensors, first {}: nothing is added "
-      "there, and the file may not be whole",
+      "there, and the file may be incomplete",
       where, counted(std::ssize(lacking), "module"), lacking.front());
 }
 

@@ -25,7 +25,10 @@ std::string what_a_stop_does(RunPhase phase) {
     case RunPhase::begins:
       break;
     case RunPhase::steps:
-      return "stopping after the current step, with a checkpoint";
+      // mpirun sends SIGTERM where another rank has died, too: then the step never ends.
+      return launched_ranks() > 1
+                 ? "stopping after the current step, with a checkpoint if all ranks still answer"
+                 : "stopping after the current step, with a checkpoint";
     case RunPhase::writes_result:
       return "stopping once the result is written";
     case RunPhase::waits_for_room:

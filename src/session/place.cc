@@ -124,17 +124,17 @@ std::vector<int64_t> stage_split_of(const Recipe& recipe, const ModelConfig& con
                 fmt::format("{} blocks cannot be shared out over {} stages", blocks, stages),
                 fmt::format("set pipeline_stages to {} at most", blocks));
   }
-  if (recipe.stage_split.empty()) {
-    const std::vector<int64_t> any(static_cast<size_t>(stages), blocks);
-    return split_of(fastest_blocks(config, any));
-  }
+  const std::vector<int64_t> any(static_cast<size_t>(stages), blocks);
+  const std::vector<int64_t> fastest = fastest_blocks(config, any);
+  if (recipe.stage_split.empty()) return split_of(fastest);
   const std::vector<int64_t> split = split_of(recipe.stage_split);
   if (std::ssize(split) != stages + 1 || split.back() != blocks) {
     throw Error(ErrorKind::usage,
                 fmt::format("stage_split has {} in {}, the model has {} and the pipeline {}",
                             counted(split.back(), "block"), counted(std::ssize(split) - 1, "stage"),
                             blocks, stages),
-                "give the number of blocks of each stage, such as stage_split=15,15");
+                fmt::format("give the number of blocks of each stage, such as stage_split={}",
+                            fmt::join(fastest, ",")));
   }
   if (stages == 1) return {};
   return split;

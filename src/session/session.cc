@@ -306,7 +306,7 @@ void Session::build_stage(const Recipe& recipe, const ModelFiles& files, Arena s
     };
   }
   stage_ = std::make_unique<Stage>(files.config, use_.place.spec(files.config), build);
-  loader.require_mapped(*stage_);
+  loader.require_mapped();
   staging_high_water_ = loader.staging_bytes();
 }
 

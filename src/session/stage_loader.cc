@@ -65,26 +65,39 @@ FormatPointer StageLoader::format(const WeightSpec& weight) const {
   return keep ? stored->format : unowned(f32_format());
 }
 
-std::optional<Tensor> StageLoader::mapped(const WeightSpec& weight, const Format& format) {
-  if (source_ == nullptr || weight.is_vector() || learner_.changes(weight)) return std::nullopt;
+const StoredTensor* StageLoader::stays_in_map(const WeightSpec& weight,
+                                              const Format& format) const {
+  if (source_ == nullptr || weight.is_vector() || learner_.changes(weight)) return nullptr;
   const StoredTensor* found = source_->find(weight.name);
-  if (found == nullptr || found->format.get() != &format) return std::nullopt;
+  if (found == nullptr || found->format.get() != &format) return nullptr;
   const StoredTensor& stored = checked_tensor(files_, *source_, weight);
-  if (!lies_as_storage(stored, weight.cols)) return std::nullopt;
+  return lies_as_storage(stored, weight.cols) ? &stored : nullptr;
+}
+
+std::optional<Tensor> StageLoader::mapped(const WeightSpec& weight, const Format& format) {
+  const StoredTensor* const stored = stays_in_map(weight, format);
+  if (stored == nullptr) return std::nullopt;
   const int64_t bytes = format.storage_bytes(weight.rows, weight.cols);
   if (ops_.plans_only()) return Tensor(nullptr, DType::u8, {bytes});
   if (loaded_) loaded_(bytes);
-  return Tensor(const_cast<uint8_t*>(stored.bytes.data()), DType::u8, {bytes});
+  return Tensor(const_cast<uint8_t*>(stored->bytes.data()), DType::u8, {bytes});
 }
 
-void StageLoader::require_mapped(const Stage& stage) const {
-  if (recipe_.weights != WeightPlace::mmap || mapped_bytes(stage) > 0) return;
+void StageLoader::require_mapped() const {
+  if (recipe_.weights != WeightPlace::mmap) return;
+  // Of the whole model: a stage of a pipeline may be one without any.
+  const std::vector<WeightSpec> weights =
+      weights_of(files_.config, StageSpec::whole(files_.config));
+  const bool any_stays = std::ranges::any_of(weights, [&](const WeightSpec& weight) {
+    return stays_in_map(weight, *format(weight)) != nullptr;
+  });
+  if (any_stays) return;
   const auto refuse = [](const std::string& reason, const char* hint) {
     throw Error(ErrorKind::usage, "weights=mmap, but " + reason, hint);
   };
   if (source_ == nullptr) refuse("the weights come from no file", "leave weights=auto");
-  const bool all_change = std::ranges::all_of(stage.parameters(), [&](const auto& parameter) {
-    return parameter->weight->is_vector() || learner_.changes(parameter->weight->spec());
+  const bool all_change = std::ranges::all_of(weights, [&](const WeightSpec& weight) {
+    return weight.is_vector() || learner_.changes(weight);
   });
   if (all_change) {
     refuse(fmt::format("learner={} changes the weights", learner_.name()),

@@ -32,9 +32,9 @@ class StageLoader {
   // The bytes of a matrix of that format if it can stay in its file's map, with a null pointer on
   // the plan device; else nullopt. Throws as fill() does.
   std::optional<Tensor> mapped(const WeightSpec& weight, const Format& format);
-  // Where weights=mmap is set but no weight of the stage lies in a file map, throws Error(usage)
-  // saying why.
-  void require_mapped(const Stage& stage) const;
+  // Where weights=mmap is set but no weight of the whole model can stay in a file's map, throws
+  // Error(usage) saying why.
+  void require_mapped() const;
   // fill() loads a weight; read_original() writes its values from before its storage rounded them
   // to `out`, f32 [rows, cols]. Both throw Error(model) naming the file and the tensor where it is
   // missing or has another shape.
@@ -45,6 +45,10 @@ class StageLoader {
   int64_t staging_bytes() const { return staging_.high_water(); }
 
  private:
+  // The tensor of a weight of that format if it can stay in its file's map, else null. Throws as
+  // fill() does.
+  const StoredTensor* stays_in_map(const WeightSpec& weight, const Format& format) const;
+
   const Recipe& recipe_;
   const ModelFiles& files_;
   const ModelFiles* original_;

@@ -338,5 +338,18 @@ TEST(Help, OptionTablesAreShownWithDefaultsAndAliases) {
   }
 }
 
+TEST(Program, ACopyWithoutItsLibraryNamesIt) {
+  const TemporaryDirectory alone("jackscrew_alone");
+  const fs::path copy = alone.path() / "jackscrew";
+  fs::copy_file(kProgram, copy);
+  const Outcome doctor = run_shell(copy.string() + " doctor");
+  EXPECT_EQ(doctor.exit_code, 0);
+  EXPECT_NE(doctor.out.find("MPI: missing: MPI cannot be loaded: libjackscrew_mpi.so: "),
+            std::string::npos)
+      << doctor.out;
+  EXPECT_NE(doctor.out.find("it belongs beside the program: copy it, too"), std::string::npos)
+      << doctor.out;
+}
+
 }  // namespace
 }  // namespace jackscrew

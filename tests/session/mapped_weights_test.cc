@@ -4,6 +4,7 @@
 #include "base/map_guard.h"
 #include "quant/plain.h"
 #include "session/fit.h"
+#include "session/rank_plan.h"
 #include "session/stage_loader.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
@@ -145,6 +146,21 @@ TEST_F(MappedWeights, MayBeThoseThatAStorageLeaves) {
   EXPECT_EQ(mapped("storage=f32"), mapped("storage=keep"));  // as the file has them
   EXPECT_GT(mapped("storage=nf4"), 0);                       // embedding and head
   EXPECT_LT(mapped("storage=nf4"), mapped("storage=keep"));
+}
+
+// The stage between embedding and head has nothing but what the storage converts.
+TEST_F(MappedWeights, NeedNotBeInEveryStage) {
+  const auto plan_with = [&](const char* storage) {
+    return plan_ranks(make_recipe({"method=lora", "weights=mmap", "sequence_len=16",
+                                   "pipeline_stages=3", storage}),
+                      files_, 3);
+  };
+  const RanksPlan plan = plan_with("storage=nf4");
+  EXPECT_GT(plan.ranks.at(0).mapped_bytes, 0);
+  EXPECT_EQ(plan.ranks.at(1).mapped_bytes, 0);
+  EXPECT_GT(plan.ranks.at(2).mapped_bytes, 0);
+  expect_message(ErrorKind::usage, "weights=mmap, but storage=bf16 is not what the file has",
+                 [&] { plan_with("storage=bf16"); });
 }
 
 TEST(LiesAsStorage, GoesByOrderAndAlignment) {

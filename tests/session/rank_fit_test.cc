@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "session/fit.h"
 #include "session/knobs.h"
+#include "tests/support/errors.h"
 #include "tests/support/golden.h"
 
 namespace jackscrew {
@@ -138,6 +139,19 @@ TEST(RankFit, ARankIsAdvisedAsTheRankThatItIs) {
       }
     }
   }
+}
+
+TEST(StageSplit, IsRefusedWithOneThatFits) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());  // 3 blocks
+  const auto hint = [&](const std::string& split, int64_t stages) {
+    const Recipe recipe =
+        make_recipe({"stage_split=" + split, fmt::format("pipeline_stages={}", stages)});
+    return hint_of(
+        error_of(ErrorKind::usage, [&] { stage_split_of(recipe, files.config, stages); }));
+  };
+  const std::string such_as = "give the number of blocks of each stage, such as stage_split=";
+  EXPECT_EQ(hint("1,1", 2), such_as + "2,1");
+  EXPECT_EQ(hint("2,1", 3), such_as + "1,1,1");
 }
 
 }  // namespace

@@ -131,6 +131,7 @@ TEST_F(SlowRanksProgram, RankZeroStopsAllOfThem) {
     ::kill(processes.at(0), signal);
     EXPECT_EQ(child.wait(), 130) << tiny_.text("said");
     EXPECT_EQ(count_of(tiny_.text("said"), kStopped), 1) << tiny_.text("said");
+    EXPECT_TRUE(said("with a checkpoint if all ranks still answer; ")) << tiny_.text("said");
     EXPECT_TRUE(RanksChild::all_gone(processes));
   }
   const std::string to_its_end =

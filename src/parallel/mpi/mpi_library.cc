@@ -24,8 +24,8 @@ const MpiCalls* open_library() {
     const std::string why = ::dlerror();
     // The linker names first what it did not find: this library, or one of MPI's.
     refuse_library(why, why.starts_with(kLibrary)
-                            ? "this program was built without MPI: script/setup --mpi, then build "
-                              "again"
+                            ? "it belongs beside the program: copy it, too; a build without MPI "
+                              "has none (script/setup --mpi, then build again)"
                             : "install Open MPI (Debian: openmpi-bin), the one that mpirun is of");
   }
   constexpr const char* kOther = "install the library of this program's build beside it";

@@ -314,7 +314,7 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
     const Format* format = wanted_format(choice, storage, files.config, weight);
     if (format == nullptr) {
       format = &kept_format(choice, weight, kept, stored);
-      if (weight.is_block_matrix() && format != kept.format.get()) {
+      if (!weight.is_vector() && format != kept.format.get()) {
         ++widened[fmt::format("instead of {}: {}", kept.format->name(),
                               stored.computed ? "rounded again, what was merged would be lost"
                                               : "it is not written to such files")];

@@ -74,5 +74,14 @@ TEST_F(SlowConversion, BlocksThatAreNotFiniteAreNotCopied) {
             0);
 }
 
+// Embedding and head as well as the blocks' matrices.
+TEST_F(SlowConversion, EveryMatrixThatBecomesF32IsCounted) {
+  answer(fmt::format("export model={} output={} storage=q8_0", path("base"), path("q.gguf")));
+  const json said = answer(fmt::format("export model={} output_dir={}", path("q.gguf"), path("d")));
+  EXPECT_EQ(said["notes"],
+            json::array({"16 weights are written in f32 instead of q8_0: it is not written to such "
+                         "files"}));
+}
+
 }  // namespace
 }  // namespace jackscrew

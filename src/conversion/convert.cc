@@ -246,6 +246,7 @@ void Conversion::plan_gguf(const Recipe& recipe, const ModelFiles& files,
                            const StorageChoice& choice) {
   gguf_ = gguf_model(recipe, files, report_.notes);
   const GgufMixture* mixture = mixture_of(choice);
+  if (const auto* from = dynamic_cast<const GgufSource*>(choice.kept)) gguf_->from = &from->file();
   report_.file_type = mixture != nullptr ? std::string(mixture->name) : kept_type(choice, tensors_);
   gguf_->file_type = gguf_file_type_of(report_.file_type);
   report_.bytes = gguf_model_bytes(*gguf_, tensors_);

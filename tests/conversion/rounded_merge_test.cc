@@ -77,5 +77,16 @@ TEST_F(SlowConversion, AnAdapterForRoundedWeightsAsGgufIsNoted) {
       << said["notes"];
 }
 
+TEST_F(SlowConversion, RowsThatBlocksOfNf4DoNotDivideAreNoted) {
+  const std::string note = "12 weights with rows of 32 elements in nf4, whose blocks of 64 do not";
+  const auto notes = [&](const std::string& model, const std::string& output) {
+    return answer(fmt::format("export model={} output_dir={} format=bnb", path(model),
+                              path(output)))["notes"]
+        .dump();
+  };
+  EXPECT_NE(notes("base", "n").find(note), std::string::npos) << notes("base", "again");
+  EXPECT_EQ(notes("n", "k"), "[]");  // nothing has changed
+}
+
 }  // namespace
 }  // namespace jackscrew

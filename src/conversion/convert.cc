@@ -9,6 +9,7 @@
 #include "formats/bitsandbytes.h"
 #include "formats/gguf_adapter.h"
 #include "formats/hf_config.h"
+#include "formats/quantised_layout.h"
 #include "quant/nf4.h"
 #include "quant/plain.h"
 #include "session/loading.h"
@@ -148,6 +149,22 @@ std::vector<std::string> notes_on_templates(const Recipe& recipe, const ModelFil
   return notes;
 }
 
+// The type to which bitsandbytes decodes a weight that stays in NF4, as its file says; else empty.
+std::string own_nf4_dtype(const ModelFiles& files, const WeightSource& kept,
+                          const WeightSpec& weight) {
+  const StoredTensor& from = stored_tensor(files, kept, weight);
+  const bool stays = from.format.get() == &nf4_format() &&
+                     stored_tensor(files, *files.source, weight).format.get() == &nf4_format();
+  return stays ? from.decoded_dtype : std::string();
+}
+
+// The type in which bitsandbytes multiplies, as the model's files say, or `usual`.
+std::string compute_dtype_of(const ModelFiles& files, const std::string& usual) {
+  const QuantizationConfig config = read_quantization_config(files.origin);
+  if (config.fields == nullptr) return usual;
+  return JsonFields(*config.fields, config.where).text("bnb_4bit_compute_dtype", usual);
+}
+
 }  // namespace
 
 Texts directory_texts(const Recipe& recipe, const ModelFiles& files, const char* dtype,
@@ -207,7 +224,7 @@ Conversion::Conversion(const Recipe& recipe, const ModelFiles& files, const Stor
     share.bytes = checked_add(share.bytes, tensor.bytes());
   }
   if (choice.files == ModelFormat::hf) {
-    plan_directory(recipe, files);
+    plan_directory(recipe, files, *choice.kept);
   } else {
     plan_gguf(recipe, files, choice);
   }
@@ -216,36 +233,43 @@ Conversion::Conversion(const Recipe& recipe, const ModelFiles& files, const Stor
 std::unique_ptr<ModelWriter> Conversion::begin(const Recipe& recipe, const fs::path& path) const {
   if (gguf_) return make_gguf_model_writer(path, *gguf_, tensors_);
   write_texts(texts_, path);
-  return make_safetensors_model_writer(path, tensors_, dtype_, recipe.max_shard_bytes);
+  return make_safetensors_model_writer(path, tensors_, nf4_dtypes_, recipe.max_shard_bytes);
 }
 
-void Conversion::plan_directory(const Recipe& recipe, const ModelFiles& files) {
+void Conversion::plan_directory(const Recipe& recipe, const ModelFiles& files,
+                                const WeightSource& kept) {
   WeightTypes types;
   for (const ModelTensor& tensor : tensors_) {
     const char* own = safetensors_dtype(*tensor.format);
     if (own != nullptr) types.add(own, tensor.spec.is_block_matrix());
   }
-  dtype_ = torch_dtype(types);
-  texts_ = directory_texts(recipe, files, dtype_, report_.notes);
-  bool has_nf4 = false;
+  const char* dtype = torch_dtype(types);
+  texts_ = directory_texts(recipe, files, dtype, report_.notes);
+  std::string own_dtype;                         // of weights that stay in NF4
   std::vector<std::string> plain = {"lm_head"};  // modules that bitsandbytes must leave alone
   for (const auto& [weight, format] : tensors_) {
-    const bool is_nf4 = format == &nf4_format();
-    has_nf4 = has_nf4 || is_nf4;
-    if (weight.is_block_matrix() && !is_nf4) plain.push_back(weight.path());
+    if (format == &nf4_format()) {
+      const std::string own = own_nf4_dtype(files, kept, weight);
+      nf4_dtypes_[weight.name] = own.empty() ? dtype : own;
+      if (!own.empty()) own_dtype = own;
+    } else if (weight.is_block_matrix()) {
+      plain.push_back(weight.path());
+    }
   }
-  if (has_nf4) {
+  if (!nf4_dtypes_.empty()) {
     std::string& config = texts_["config.json"];
-    config = add_quantization_config(config, nf4_quantization_config(dtype_, plain));
+    const auto compute_dtype = own_dtype.empty() ? dtype : compute_dtype_of(files, own_dtype);
+    config = add_quantization_config(config, nf4_quantization_config(compute_dtype, plain));
   }
-  report_.bytes = checked_add(bytes_of(texts_),
-                              safetensors_model_bytes(tensors_, dtype_, recipe.max_shard_bytes));
+  report_.bytes = checked_add(
+      bytes_of(texts_), safetensors_model_bytes(tensors_, nf4_dtypes_, recipe.max_shard_bytes));
 }
 
 void Conversion::plan_gguf(const Recipe& recipe, const ModelFiles& files,
                            const StorageChoice& choice) {
   gguf_ = gguf_model(recipe, files, report_.notes);
   const GgufMixture* mixture = mixture_of(choice);
+  if (const auto* from = dynamic_cast<const GgufSource*>(choice.kept)) gguf_->from = &from->file();
   report_.file_type = mixture != nullptr ? std::string(mixture->name) : kept_type(choice, tensors_);
   gguf_->file_type = gguf_file_type_of(report_.file_type);
   report_.bytes = gguf_model_bytes(*gguf_, tensors_);

@@ -66,13 +66,13 @@ class Conversion {
   std::unique_ptr<ModelWriter> begin(const Recipe& recipe, const fs::path& path) const;
 
  private:
-  void plan_directory(const Recipe& recipe, const ModelFiles& files);
+  void plan_directory(const Recipe& recipe, const ModelFiles& files, const WeightSource& kept);
   void plan_gguf(const Recipe& recipe, const ModelFiles& files, const StorageChoice& choice);
 
   ConversionReport report_;
   std::vector<ModelTensor> tensors_;
   Texts texts_;  // of a Hugging Face directory
-  const char* dtype_ = nullptr;
+  Nf4Dtypes nf4_dtypes_;
   std::optional<GgufModel> gguf_;  // of a GGUF file
 };
 

@@ -15,6 +15,7 @@
 #include "formats/hf_config.h"
 #include "formats/peft.h"
 #include "report/progress.h"
+#include "session/model_files.h"
 #include "text/tokenizer/tokenizer_files.h"
 
 namespace jackscrew {
@@ -53,6 +54,19 @@ fs::path target_of(const Recipe& recipe, const std::string& command) {
     throw Error(ErrorKind::usage, "a model cannot be written to the standard output", kTargets);
   }
   return named_path(target);
+}
+
+// What is read, of which nothing may be replaced.
+std::vector<std::string> sources_of(const Recipe& recipe) {
+  std::vector<std::string> sources = recipe.adapters;
+  sources.push_back(recipe.model);
+  if (!is_tokenizer_path(recipe.tokenizer)) return sources;
+  sources.push_back(recipe.tokenizer);
+  std::error_code missing;  // reading it says so
+  const fs::path file = fs::canonical(named_path(recipe.tokenizer), missing);
+  // A file goes with the directory that it is in.
+  if (!missing && !fs::is_directory(file)) sources.push_back(file.parent_path().string());
+  return sources;
 }
 
 bool has_gguf_name(const fs::path& path) {
@@ -181,9 +195,8 @@ void remove_replaced(const fs::path& replaced, const fs::path& output) try {
 ModelOutput::ModelOutput(const Recipe& recipe, const std::string& command)
     : target_(target_of(recipe, command)),
       format_(format_of(recipe, target_)),
-      sources_(recipe.adapters),
+      sources_(sources_of(recipe)),
       overwrite_(recipe.overwrite) {
-  sources_.push_back(recipe.model);
   check();
   require_no_writer(target_);
 }

@@ -192,15 +192,16 @@ std::vector<const Format*> mixed_types(const WeightSpec& weight) {
 
 void check_storage_rounding(const Recipe& recipe, ModelFormat files, bool is_mixed) {
   const bool is_gguf = files == ModelFormat::gguf;
-  const char* format = is_gguf ? "gguf" : "hf";
+  const char* formats = is_gguf ? "gguf" : "hf or bnb";
   const char* some = is_gguf ? "storage=q4_k_m, for one" : "storage=nf4";
   std::vector<std::string> others = {"head_bits", "group_size", "desc_act", "sym"};
   if (!is_mixed) others.push_back("bits");
   for (const std::string& name : others) {
     if (!recipe.options.asks_for(name)) continue;
     throw Error(ErrorKind::usage,
-                fmt::format("{} is set, but with format={} storage determines it", name, format),
-                fmt::format("leave it out; {}, has a number of bits of its own", some));
+                fmt::format("{} is set, but with format={} storage determines it", name, formats),
+                fmt::format("leave it out; {} has bits and groups of its own",
+                            is_gguf ? "storage=q4_k_m, for one," : "storage=nf4"));
   }
   if (is_mixed) {
     if (recipe.compensates) return;

@@ -306,6 +306,7 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
   const ChosenStorage storage(choice);
   const bool tied = files.config.tie_word_embeddings;
   std::map<std::string, int64_t> odd_rows, widened;  // description of the change -> weights
+  std::map<int64_t, int64_t> uneven;                 // width of rows -> weights
   std::vector<ModelTensor> tensors;
   for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
     const StoredTensor& kept = stored_tensor(files, *choice.kept, weight);
@@ -314,7 +315,7 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
     const Format* format = wanted_format(choice, storage, files.config, weight);
     if (format == nullptr) {
       format = &kept_format(choice, weight, kept, stored);
-      if (weight.is_block_matrix() && format != kept.format.get()) {
+      if (!weight.is_vector() && format != kept.format.get()) {
         ++widened[fmt::format("instead of {}: {}", kept.format->name(),
                               stored.computed ? "rounded again, what was merged would be lost"
                                               : "it is not written to such files")];
@@ -331,6 +332,9 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
       ++odd_rows[fmt::format("{} elements: {} instead of {}, whose blocks do not divide them",
                              weight.cols, format->name(), wanted.name())];
     }
+    if (format == &nf4_format() && stored.format.get() != format && weight.cols % kNf4Block != 0) {
+      ++uneven[weight.cols];
+    }
     tensors.push_back({weight, format});
   }
   for (const auto& [what, count] : widened) {
@@ -339,6 +343,12 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
   }
   for (const auto& [what, count] : odd_rows) {
     notes.push_back(fmt::format("{} with rows of {}", counted(count, "weight"), what));
+  }
+  for (const auto& [cols, count] : uneven) {
+    notes.push_back(
+        fmt::format("{} with rows of {} elements in {}, whose blocks of {} do not divide them: "
+                    "bitsandbytes may refuse that on a CPU",
+                    counted(count, "weight"), cols, nf4_format().name(), kNf4Block));
   }
   return tensors;
 }

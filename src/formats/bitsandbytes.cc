@@ -126,6 +126,7 @@ StoredTensor read_four_bits(const LayerTensors& tensors, const FourBits& kind) {
   if (out.shape.size() != 2 || !elements || *elements == 0) {
     fail(ErrorKind::model, "{}: shape {} is not that of a matrix", where, shape_text(out.shape));
   }
+  out.decoded_dtype = state.text("dtype", "");
   const bool is_double = tensors.find(kFourBitNestedAbsmax) != nullptr;
   const Nf4Parts expected = nf4_parts(is_double, nullptr, out.shape[0], out.shape[1]);
   out.format = unowned(is_double ? kind.double_format() : kind.format());
@@ -254,12 +255,13 @@ std::vector<TensorBytes> nf4_tensors(const std::string& name, const Format& form
   return out;
 }
 
-json nf4_quantization_config(const std::string& dtype, const std::vector<std::string>& plain) {
+json nf4_quantization_config(const std::string& compute_dtype,
+                             const std::vector<std::string>& plain) {
   return {{"quant_method", "bitsandbytes"},
           {"load_in_4bit", true},
           {"load_in_8bit", false},
           {"bnb_4bit_quant_type", "nf4"},
-          {"bnb_4bit_compute_dtype", dtype},
+          {"bnb_4bit_compute_dtype", compute_dtype},
           {"bnb_4bit_use_double_quant", false},
           {"bnb_4bit_quant_storage", "uint8"},
           {"llm_int8_skip_modules", plain},

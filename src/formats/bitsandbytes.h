@@ -32,8 +32,8 @@ std::vector<TensorBytes> nf4_tensors(const std::string& name, const Format& form
                                      const Storage& storage, const std::string& dtype);
 
 // The quantization_config of a model whose linear layers are such weights, but for those of the
-// modules `plain`.
-nlohmann::json nf4_quantization_config(const std::string& dtype,
+// modules `plain`. `compute_dtype` is the type in which bitsandbytes shall multiply.
+nlohmann::json nf4_quantization_config(const std::string& compute_dtype,
                                        const std::vector<std::string>& plain);
 
 }  // namespace jackscrew

@@ -242,8 +242,11 @@ GgufFile::Value GgufFile::read_value(Cursor& cursor, GgufType type, const std::s
 void GgufFile::read_metadata(Cursor& cursor, uint64_t count) {
   for (uint64_t i = 0; i < count; ++i) {
     const std::string key = cursor.name("a metadata key");
+    const uint64_t begin = cursor.position();
     const auto type = static_cast<GgufType>(cursor.number<uint32_t>(key));
-    if (!values_.emplace(key, read_value(cursor, type, key)).second) {
+    Value value = read_value(cursor, type, key);
+    value.encoded = cursor.since(begin);
+    if (!values_.emplace(key, std::move(value)).second) {
       fail(ErrorKind::model, "{}: {} appears twice", where_, key);
     }
   }
@@ -341,6 +344,12 @@ std::optional<GgufType> GgufFile::type(std::string_view key) const {
   const Value* value = find_value(key);
   if (value == nullptr) return std::nullopt;
   return value->is_array ? GgufType::array : value->type;
+}
+
+std::string GgufFile::encoded(std::string_view key) const {
+  const Value* value = find_value(key);
+  if (value == nullptr) return {};
+  return {reinterpret_cast<const char*>(value->encoded.data()), value->encoded.size()};
 }
 
 const GgufFile::Value* GgufFile::find_value(std::string_view key) const {

@@ -71,6 +71,9 @@ class GgufFile {
   // nullopt when there is no such key.
   std::optional<GgufType> type(std::string_view key) const;
 
+  // The value of a key as it lies in the file, its type first; empty when the key is absent.
+  std::string encoded(std::string_view key) const;
+
   // The value of a key. An absent key without a fallback, a value of another type and a number out
   // of range are Error(model) naming file and key.
   int64_t integer(std::string_view key, std::optional<int64_t> fallback = {}) const;
@@ -98,7 +101,8 @@ class GgufFile {
     GgufType type = GgufType::u8;  // of the elements
     bool is_array = false;
     int64_t count = 1;
-    std::span<const uint8_t> bytes;  // of strings: length and text, one after the other
+    std::span<const uint8_t> bytes;    // of strings: length and text, one after the other
+    std::span<const uint8_t> encoded;  // the type and all that follows
   };
   class Cursor;
 

@@ -31,6 +31,31 @@ std::optional<uint32_t> most_frequent_type(const std::vector<ModelTensor>& tenso
   return gguf_file_type_of(most->first);
 }
 
+// What remains true of a model whose weights are rounded otherwise, or have an adapter merged in.
+constexpr const char* kDescription[] = {"author",       "base_model", "basename",  "datasets",
+                                        "description",  "finetune",   "languages", "license",
+                                        "organization", "repo_url",   "sampling",  "size_label",
+                                        "source",       "tags",       "url",       "version"};
+
+// Whether a key is general.license, general.license.link, or the like.
+bool is_description(std::string_view key) {
+  constexpr std::string_view kGeneral = "general.";
+  if (!key.starts_with(kGeneral)) return false;
+  key.remove_prefix(kGeneral.size());
+  return std::ranges::find(kDescription, key.substr(0, key.find('.'))) != std::end(kDescription);
+}
+
+void add_description(const GgufModel& model, GgufMetadata& metadata) {
+  constexpr const char* kName = "general.name";
+  const bool is_named = model.from != nullptr && model.from->type(kName) == GgufType::string;
+  const std::string own = is_named ? model.from->text(kName) : std::string();
+  metadata.add(kName, own.empty() ? model.name : own);
+  if (model.from == nullptr) return;
+  for (const std::string& key : model.from->keys()) {
+    if (is_description(key)) metadata.add_encoded(key, model.from->encoded(key));
+  }
+}
+
 uint32_t unsigned_of(int64_t value) {
   return narrow<uint32_t>(value);
 }
@@ -81,7 +106,7 @@ void add_config(const GgufModel& model, const std::vector<ModelTensor>& tensors,
   const std::string own = architecture + ".";
   metadata.add("general.architecture", architecture);
   metadata.add("general.type", "model");
-  metadata.add("general.name", model.name);
+  add_description(model, metadata);
   if (const auto type = model.file_type ? model.file_type : most_frequent_type(tensors)) {
     metadata.add("general.file_type", *type);
   }

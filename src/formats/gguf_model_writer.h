@@ -17,6 +17,9 @@ struct GgufModel {
   std::string name;                        // for display
   GgufTokenizerMetadata tokenizer;         // without tokens: the file gets no tokenizer
   std::optional<uint32_t> file_type = {};  // a mixture's; nullopt: of most of the bytes, if any
+  // The file of which this is the model, with other weights, or null: its name goes before `name`,
+  // and what it says of author, license and the like is kept.
+  const GgufFile* from = nullptr;
 };
 
 // Throws what the writer below does for a configuration that GGUF has no place for.

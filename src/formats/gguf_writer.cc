@@ -59,6 +59,12 @@ void GgufMetadata::begin_array(const std::string& key, GgufType of, size_t count
   append(bytes_, static_cast<uint64_t>(count));
 }
 
+void GgufMetadata::add_encoded(const std::string& key, std::string_view value) {
+  append_text(bytes_, key);
+  bytes_ += value;
+  ++count_;
+}
+
 void GgufMetadata::add(const std::string& key, uint32_t value) {
   begin(key, GgufType::u32);
   append(bytes_, value);

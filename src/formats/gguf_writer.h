@@ -23,6 +23,8 @@ class GgufMetadata {
   void add(const std::string& key, const std::vector<std::string>& values);
   void add(const std::string& key, const std::vector<float>& values);
   void add(const std::string& key, const std::vector<int32_t>& values);
+  // A value as GgufFile::encoded() returns it.
+  void add_encoded(const std::string& key, std::string_view value);
 
   uint64_t count() const { return count_; }
   const std::string& bytes() const { return bytes_; }

@@ -1,6 +1,7 @@
 // Writes the files of a model weight by weight: the counterpart of WeightSource.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,16 +39,19 @@ class ModelWriter {
   virtual void close() = 0;
 };
 
+// Of every weight in NF4, by its name: torch's name, "bfloat16" for one, of the type to which
+// bitsandbytes shall decode it.
+using Nf4Dtypes = std::map<std::string, std::string>;
+
 // Writes the weights of a Hugging Face directory in f32, bf16, f16 or, in bitsandbytes' layout,
-// nf4; see ShardedSafetensorsWriter. `dtype` is torch's name, "bfloat16" for one, of the type to
-// which bitsandbytes shall decode.
+// nf4; see ShardedSafetensorsWriter.
 std::unique_ptr<ModelWriter> make_safetensors_model_writer(const fs::path& directory,
                                                            const std::vector<ModelTensor>& tensors,
-                                                           const std::string& dtype,
+                                                           const Nf4Dtypes& dtypes,
                                                            int64_t max_shard_bytes);
 
 // The bytes of all files that such a writer writes.
-int64_t safetensors_model_bytes(const std::vector<ModelTensor>& tensors, const std::string& dtype,
+int64_t safetensors_model_bytes(const std::vector<ModelTensor>& tensors, const Nf4Dtypes& dtypes,
                                 int64_t max_shard_bytes);
 
 // The safetensors dtype of a format; null for formats without one.

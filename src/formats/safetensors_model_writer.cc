@@ -1,4 +1,3 @@
-#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -43,11 +42,11 @@ std::vector<SafetensorsSpec> packed_specs(const ModelTensor& tensor, const std::
 }
 
 std::vector<SafetensorsSpec> safetensors_specs(const std::vector<ModelTensor>& tensors,
-                                               const std::string& dtype) {
+                                               const Nf4Dtypes& dtypes) {
   std::vector<SafetensorsSpec> specs;
   for (const ModelTensor& tensor : tensors) {
     if (tensor.format == &nf4_format()) {
-      append_joined(packed_specs(tensor, dtype), specs);
+      append_joined(packed_specs(tensor, dtypes.at(tensor.spec.name)), specs);
     } else {
       specs.push_back(safetensors_spec(tensor));
     }
@@ -58,24 +57,20 @@ std::vector<SafetensorsSpec> safetensors_specs(const std::vector<ModelTensor>& t
 class SafetensorsModelWriter : public ModelWriter {
  public:
   SafetensorsModelWriter(const fs::path& directory, const std::vector<ModelTensor>& tensors,
-                         const std::string& dtype, int64_t max_shard_bytes)
-      : dtype_(dtype), writer_(directory, safetensors_specs(tensors, dtype), max_shard_bytes) {
-    for (const ModelTensor& tensor : tensors) {
-      if (tensor.format == &nf4_format()) packed_.insert(tensor.spec.name);
-    }
-  }
+                         const Nf4Dtypes& dtypes, int64_t max_shard_bytes)
+      : dtypes_(dtypes), writer_(directory, safetensors_specs(tensors, dtypes), max_shard_bytes) {}
 
   void write(const WeightSpec& weight, std::span<const uint8_t> bytes) override {
-    if (!packed_.contains(weight.name)) return writer_.write(weight.name, bytes);
-    for (const TensorBytes& part : packed_tensors({weight, &nf4_format()}, bytes, dtype_)) {
+    const auto packed = dtypes_.find(weight.name);
+    if (packed == dtypes_.end()) return writer_.write(weight.name, bytes);
+    for (const TensorBytes& part : packed_tensors({weight, &nf4_format()}, bytes, packed->second)) {
       writer_.write(part.spec.name, part.bytes);
     }
   }
   void close() override { writer_.close(); }
 
  private:
-  std::string dtype_;
-  std::set<std::string> packed_;  // weights in NF4
+  Nf4Dtypes dtypes_;
   ShardedSafetensorsWriter writer_;
 };
 
@@ -89,14 +84,14 @@ const char* safetensors_dtype(const Format& format) {
 
 std::unique_ptr<ModelWriter> make_safetensors_model_writer(const fs::path& directory,
                                                            const std::vector<ModelTensor>& tensors,
-                                                           const std::string& dtype,
+                                                           const Nf4Dtypes& dtypes,
                                                            int64_t max_shard_bytes) {
-  return std::make_unique<SafetensorsModelWriter>(directory, tensors, dtype, max_shard_bytes);
+  return std::make_unique<SafetensorsModelWriter>(directory, tensors, dtypes, max_shard_bytes);
 }
 
-int64_t safetensors_model_bytes(const std::vector<ModelTensor>& tensors, const std::string& dtype,
+int64_t safetensors_model_bytes(const std::vector<ModelTensor>& tensors, const Nf4Dtypes& dtypes,
                                 int64_t max_shard_bytes) {
-  return ShardedSafetensorsWriter::bytes(safetensors_specs(tensors, dtype), max_shard_bytes);
+  return ShardedSafetensorsWriter::bytes(safetensors_specs(tensors, dtypes), max_shard_bytes);
 }
 
 }  // namespace jackscrew

@@ -35,6 +35,9 @@ struct StoredTensor {
   // Set if the values are in no file but computed on request, on the host. The format is then f32,
   // there are no bytes, and any panel of at most encode_panel_rows() may be requested.
   RowSource computed = {};
+  // torch's name, "bfloat16" for one, of the type to which the program of the file decodes the
+  // values; empty where the file does not say.
+  std::string decoded_dtype = {};
   // How many of the shape[0] rows may be padding that the model does not have.
   int64_t padding_rows = 0;
   // Owns those of `bytes` and `extra_parts` that are in no file.

@@ -213,7 +213,7 @@ ModelFiles open_model_alone(const std::string& model, Weights weights) {
 
 // A tokenizer named in the recipe takes precedence, then the adapter's, then the model's.
 void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::string& tokenizer) {
-  if (tokenizer != "auto" && tokenizer != kBytes) {
+  if (is_tokenizer_path(tokenizer)) {
     FoundTokenizer found = read_tokenizer(tokenizer);
     files.tokenizer_origin = found.origin.string();
     files.tokenizer = std::move(found.data);
@@ -263,6 +263,10 @@ bool ModelFiles::has_tokens_of(const Tokenizer& other) const {
 
 bool ModelFiles::has_own_tokens(const Tokenizer& other) const {
   return tokenizer_owner == TokenizerOwner::model && has_tokens_of(other);
+}
+
+bool is_tokenizer_path(const std::string& tokenizer) {
+  return tokenizer != "auto" && tokenizer != kBytes;
 }
 
 ModelFiles open_model(const std::string& model, const std::string& adapter,

@@ -44,6 +44,9 @@ struct ModelFiles {
 ModelFiles open_model(const std::string& model, const std::string& adapter = {},
                       const std::string& tokenizer = "auto");
 
+// Whether the recipe's `tokenizer` is the path of one.
+bool is_tokenizer_path(const std::string& tokenizer);
+
 // Opens what texts need of a model, but no weights. A directory with only a tokenizer suffices, and
 // `model` may be empty if `tokenizer` is given. Without a configuration, vocab_size is 0.
 ModelFiles open_tokenizer(const std::string& model, const std::string& adapter,

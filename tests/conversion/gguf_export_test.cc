@@ -74,5 +74,27 @@ TEST_F(SlowConversion, BlocksThatAreNotFiniteAreNotCopied) {
             0);
 }
 
+// Embedding and head as well as the blocks' matrices.
+TEST_F(SlowConversion, EveryMatrixThatBecomesF32IsCounted) {
+  answer(fmt::format("export model={} output={} storage=q8_0", path("base"), path("q.gguf")));
+  const json said = answer(fmt::format("export model={} output_dir={}", path("q.gguf"), path("d")));
+  EXPECT_EQ(said["notes"],
+            json::array({"16 weights are written in f32 instead of q8_0: it is not written to such "
+                         "files"}));
+}
+
+// Also where an adapter is merged in, and where a run counts the bytes before.
+TEST_F(SlowConversion, TheNameOfAGgufFileStays) {
+  answer(fmt::format("export model={} output={}", path("base"), path("other.gguf")));
+  const auto name = [&](const std::string& file) {
+    return GgufFile(path(file)).text("general.name");
+  };
+  EXPECT_EQ(name("other.gguf"), "base");
+  answer(fmt::format("export model={} output={} storage=q8_0", path("other.gguf"), path("q.gguf")));
+  EXPECT_EQ(name("q.gguf"), "base");
+  train_adapter("adapter", "model=" + path("q.gguf") + " export=gguf:q8_0");
+  EXPECT_EQ(name("adapter/exports/model-q8_0.gguf"), "base");
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -175,6 +175,27 @@ TEST_F(ModelOutputTest, WhatIsReadThroughLinksStays) {
   });
 }
 
+TEST_F(ModelOutputTest, ATokenizerThatIsReadStays) {
+  fs::create_directories(path("other"));
+  directory_.file("other/tokenizer.json", "{}");
+  directory_.file("other.gguf", "GGUF1");
+  const auto refused = [&](const std::string& tokenizer, const std::string& target) {
+    expect_message(ErrorKind::usage, path(target) + " is what is read, and would be replaced", [&] {
+      ModelOutput(
+          make_recipe({"model=" + golden_model("mha_untied"), "tokenizer=" + path(tokenizer),
+                       "output=" + path(target), "overwrite=true"}),
+          "export");
+    });
+  };
+  refused("other", "other");
+  refused("other/tokenizer.json", "other");
+  refused("other.gguf", "other.gguf");
+  // A name that no path has.
+  const ModelOutput bytes(make_recipe({"model=" + golden_model("mha_untied"), "tokenizer=bytes",
+                                       "output_dir=" + path("other"), "overwrite=true"}),
+                          "export");
+}
+
 TEST_F(ModelOutputTest, AMountedFileSystemIsNotReplaced) {
   ASSERT_TRUE(fs::is_directory("/proc"));
   expect_message(ErrorKind::usage, "/proc is a mounted file system",

@@ -279,6 +279,11 @@ TEST_F(SlowQuantiseStorage, Refusals) {
   refused("format=hf", 2, {"format=hf needs a storage", "storage=nf4"});
   refused("format=gguf storage=q4_k_m bits=4", 2, {"bits is set", "storage determines it"});
   refused("format=gguf storage=q4_k_m group_size=32", 2, {"group_size is set"});
+  for (const std::string format : {"format=bnb", "format=hf storage=nf4"}) {
+    refused(format + " group_size=32", 2,
+            {"group_size is set, but with format=hf or bnb storage determines it",
+             "hint: leave it out; storage=nf4 has bits and groups of its own\n"});
+  }
   refused("format=gguf storage=f16", 2, {"storage=f16 is not quantised", "export"});
   // Nothing is named that is refused as well.
   refused("format=gguf storage=int8", 2,

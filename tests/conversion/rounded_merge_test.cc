@@ -1,8 +1,11 @@
-// Adapters that make up for what rounding took from their base, merged into one that is not
-// rounded.
+// Adapters over rounded weights: those that make up for what rounding took, merged into a base that
+// is not rounded, and what stays of a base in NF4.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "formats/peft.h"
+#include "formats/safetensors.h"
 #include "tests/conversion/conversion.h"
 #include "tests/support/worse.h"
 
@@ -75,6 +78,54 @@ TEST_F(SlowConversion, AnAdapterForRoundedWeightsAsGgufIsNoted) {
                                        path("base"), path("adapter"), path("a.gguf")));
   EXPECT_NE(said["notes"].dump().find("makes up for what storage=nf4 takes"), std::string::npos)
       << said["notes"];
+}
+
+// bitsandbytes decodes them to the same values, although what was merged is in f32.
+TEST_F(SlowConversion, Nf4BesideWhatWasMergedStaysAsItIs) {
+  answer(fmt::format("export model={} output_dir={} storage=bf16", path("base"), path("b")));
+  answer(fmt::format("export model={} output_dir={} storage=nf4", path("b"), path("n")));
+  const std::string settings = "model=" + path("n") + " lora_target_modules=q_proj export=hf:keep";
+  train_adapter("adapter", settings);
+  const json said = answer(fmt::format("merge model={} adapter={} output_dir={}", path("n"),
+                                       path("adapter"), path("m")));
+  EXPECT_EQ(contents(path("adapter") + "/exports/model"), contents(path("m")));
+  const json plan =
+      answer(fmt::format("plan {} data={} sequence_len=64 max_steps=3 lora_rank=4 output_dir={}",
+                         settings, tiny_.data(), path("planned")));
+  EXPECT_EQ(plan["disk"]["exports"], said["bytes"]);
+  const SafetensorsFile from(path("n") + "/model.safetensors"),
+      to(path("m") + "/model.safetensors");
+  int64_t same = 0;
+  for (const SafetensorsEntry& entry : to.entries()) {
+    if (entry.name.find("q_proj") != std::string::npos) continue;
+    EXPECT_TRUE(std::ranges::equal(entry.bytes, from.find(entry.name)->bytes)) << entry.name;
+    ++same;
+  }
+  EXPECT_GE(same, 12 * 4);
+  const SafetensorsEntry& state =
+      *to.find("model.layers.0.mlp.up_proj.weight.quant_state.bitsandbytes__nf4");
+  EXPECT_EQ(json::parse(state.bytes)["dtype"], "bfloat16");
+  const json config = json::parse(tiny_.text("m/config.json"));
+  EXPECT_EQ(config["torch_dtype"], "float32");
+  EXPECT_EQ(config["quantization_config"]["bnb_4bit_compute_dtype"], "bfloat16");
+  // A type to multiply in that the model's files name stays, too.
+  json named = json::parse(tiny_.text("n/config.json"));
+  named["quantization_config"]["bnb_4bit_compute_dtype"] = "float16";
+  tiny_.file("n/config.json", named.dump());
+  answer(fmt::format("export model={} output_dir={}", path("n"), path("k")));
+  EXPECT_EQ(json::parse(tiny_.text("k/config.json"))["quantization_config"],
+            named["quantization_config"]);
+}
+
+TEST_F(SlowConversion, RowsThatBlocksOfNf4DoNotDivideAreNoted) {
+  const std::string note = "12 weights with rows of 32 elements in nf4, whose blocks of 64 do not";
+  const auto notes = [&](const std::string& model, const std::string& output) {
+    return answer(fmt::format("export model={} output_dir={} format=bnb", path(model),
+                              path(output)))["notes"]
+        .dump();
+  };
+  EXPECT_NE(notes("base", "n").find(note), std::string::npos) << notes("base", "again");
+  EXPECT_EQ(notes("n", "k"), "[]");  // nothing has changed
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "model/weights.h"
 #include "quant/fp4.h"
 #include "quant/plain.h"
+#include "tests/formats/gguf_builder.h"
 #include "tests/formats/support.h"
 #include "tests/support/errors.h"
 
@@ -112,6 +113,36 @@ TEST_F(GgufModelWriterTest, ComesBackAsItWas) {
   ASSERT_EQ(tokenizer.tokens.size(), 9u);
   EXPECT_EQ(tokenizer.tokens[8], "[PAD8]");
   EXPECT_EQ(tokenizer.token_types[8], 5);
+}
+
+// What would be false of other weights is not passed on.
+TEST_F(GgufModelWriterTest, WhatAFileSaysOfItsModelStays) {
+  const fs::path original = path_.string() + ".original";
+  GgufBuilder builder;
+  builder.text("general.name", "Original");
+  builder.text("general.license", "apache-2.0");
+  builder.text("general.base_model.0.name", "Base");
+  builder.texts("general.tags", {"chat", "en"});
+  builder.f32("general.sampling.temp", 0.6f);
+  builder.text("general.quantized_by", "somebody");
+  builder.text("general.uuid", "1");
+  builder.u32("general.file_type", 2);
+  builder.u32("general.alignment", 64);
+  write_text_atomic(original, builder.build());
+  const GgufFile from(original);
+  model_.from = &from;
+  write();
+  const GgufFile file(path_);
+  EXPECT_EQ(file.text("general.name"), "Original");
+  EXPECT_EQ(file.text("general.license"), "apache-2.0");
+  EXPECT_EQ(file.text("general.base_model.0.name"), "Base");
+  EXPECT_EQ(file.texts("general.tags"), (std::vector<std::string>{"chat", "en"}));
+  EXPECT_EQ(file.number("general.sampling.temp"), 0.6);
+  EXPECT_EQ(file.integer("general.file_type"), 1);
+  for (const char* key : {"general.quantized_by", "general.uuid", "general.alignment"}) {
+    EXPECT_FALSE(file.has(key)) << key;
+  }
+  fs::remove(original);
 }
 
 // llama.cpp refuses byte-level BPE without the key.

@@ -55,7 +55,7 @@ bool weighs_others(const OptionSet& options, const OptionValue& option) {
 
 bool reads(const Subcommand& command, const OptionSet& options, const OptionValue& option) {
   const std::string_view name = option.spec.name;
-  // These decide what others are, so that they mean something to every command.
+  // They decide the values of other options, so every command reads them.
   if (name == "method" || name == "learner") return true;
   if (name == "dry_run") return true;  // refuse_dry_run() must see it
   const bool is_asked = option.origin == kCommandLine;
@@ -70,7 +70,7 @@ bool reads(const Subcommand& command, const OptionSet& options, const OptionValu
   return false;
 }
 
-// Such a command would do what it was asked only to show.
+// A command without a dry run would do what it was asked only to show.
 void refuse_dry_run(const Recipe& recipe, const Subcommand& command) {
   const OptionValue& dry_run = recipe.options.at("dry_run", command.name);
   if (!recipe.dry_run || uses(command, recipe.options, dry_run)) return;

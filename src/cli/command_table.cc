@@ -30,7 +30,7 @@ std::vector<Subcommand> make_table() {
   const Names written = {"output_dir", "overwrite", "json"};
   const Names random = {"init", "checkpoint_dtype"};
   const Names of_a_run = {kMethod, kSchedule, kRanks};
-  // Of merge and export, where they do as quantize does.
+  // For merge and export, where they quantise to a rate that a training run has room for.
   const auto fits_a_run = [](const OptionSet& options) {
     return quantises(options) && rate_fits_a_run(options);
   };

@@ -24,7 +24,7 @@ void print_result(const EvalResult& result) {
              counted(result.tokens, "token"), counted(result.records, "record"));
 }
 
-// What is scored.
+// The data to score.
 struct HeldOut {
   std::vector<std::string> data;
   double val_size = 0;  // only what this splits off; 0: all

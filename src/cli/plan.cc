@@ -153,8 +153,8 @@ void print_advice(const Recipe& recipe, const ModelFiles& files, const SessionPl
   if (!all.empty()) fmt::print("what would help\n");
   const bool device_fits = !recipe.device_memory || plan.ledger.peak <= *recipe.device_memory;
   const bool host_fits = !recipe.host_memory || plan.host.peak <= *recipe.host_memory;
-  // Where one side does not fit, that is the side to help, if it can; else that of the larger
-  // saving.
+  // If only one side exceeds its budget, show the saving there, if there is one; otherwise show the
+  // larger saving.
   const auto helps_host = [&](const Advice& advice) {
     if (!device_fits && host_fits) return advice.device_saving <= 0;
     if (device_fits && !host_fits) return advice.host_saving > 0;
@@ -194,7 +194,7 @@ JsonObject settings_json(const std::string& settings) {
   return json;
 }
 
-// Of the rank that writes the run's files; each has the masters of its own stage.
+// The disk space of rank 0, which writes the run's files. The masters are those of its own stage.
 DiskPlan disk_of_first(const Recipe& recipe, const ModelFiles& files, const RanksPlan& plan) {
   DiskPlan disk = disk_of(recipe, files);
   disk.masters = plan.ranks.front().disk.peak;

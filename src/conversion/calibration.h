@@ -23,7 +23,7 @@ namespace jackscrew {
 // Throws Error(usage) for a product with which nothing is calibrated.
 void check_calibration_product(const std::string& name);
 
-// What a CalibrationRun books, bytes.
+// The bytes that a CalibrationRun books.
 struct CalibrationMemory {
   int64_t text = 0;  // the text's residual stream, and what its next product reads
   int64_t part = 0;  // the part of the model that is loaded, and a batch that passes through it
@@ -46,7 +46,7 @@ class CalibrationRun {
   CalibrationRun(const Recipe& recipe, const ModelFiles& files, const CalibrationText& text);
   ~CalibrationRun();
 
-  // What a run over so much text books while it has loaded this part of the model. Throws as the
+  // The memory of a run over so much text while it has loaded this part of the model. Throws as the
   // constructor.
   static CalibrationMemory plan(const Recipe& recipe, const ModelFiles& files,
                                 const CalibrationSize& text, const StageSpec& spec);

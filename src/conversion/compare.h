@@ -41,10 +41,10 @@ struct ComparedSession {
   Session& session;
   std::string name;
 };
-// What a conversion has made, before it has its final name.
+// The name in errors of the model that a conversion has written, before it has its final name.
 inline constexpr const char* kWrittenModel = "the written model";
 
-// What is wrong with a model whose numbers are not finite.
+// A hint for a model whose numbers are not finite.
 inline constexpr const char* kNonFiniteModel =
     "its weights are damaged or, with another product than f32, too large for it";
 

@@ -27,7 +27,7 @@ struct ConvertedModel {
 
   // The model to be written.
   const ModelFiles& result() const { return merged ? *merged : base; }
-  // What errors call it.
+  // The name of that model in errors.
   std::string name() const;
 
   ModelFiles base;

@@ -190,14 +190,15 @@ int64_t exl2_held_bytes(const WeightSpec& weight, const Exl2Groups& groups) {
   constexpr int64_t kFloat = sizeof(float), kDouble = sizeof(double);
   const auto count = std::ssize(groups);
   const int64_t rows = weight.rows, cols = weight.cols;
-  // A byte a code and a byte the code of a scale; the groups, beside those that were asked for.
+  // A byte for each code and for each code of a scale. Groups are held twice: as asked for and in
+  // the result.
   const int64_t matrix = checked_add(checked_mul(rows, checked_add(cols, count)),
                                      2 * count * static_cast<int64_t>(sizeof(Exl2Group)));
   // The costs of columns, what GroupRounding has of rows and tiles, and its results by group.
   const int64_t rounding = cols * kFloat + rows * (kFloat + kTriedScales + kDouble) +
                            ceil_div(rows, kLeastTileRows) * kTriedScales * kDouble +
                            count * (static_cast<int64_t>(sizeof(f16)) + kDouble);
-  // The order of columns; words, or what is stored as it is, and the bytes of these.
+  // Writing holds the column order, then the file's tensors twice: as values and as bytes.
   const int64_t writing = checked_add(cols * static_cast<int64_t>(sizeof(int32_t)),
                                       2 * bytes_of(exl2_specs(weight, groups)));
   return checked_add(matrix, std::max(rounding, writing));

@@ -27,9 +27,9 @@ struct Exl2Rounding {
 // on threads.
 Exl2Rounding round_exl2(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
                         const Tensor& u, const Exl2Groups& groups);
-// What that books.
+// The bytes that round_exl2() books.
 int64_t exl2_rounding_bytes(int64_t rows);
-// What that and exl2_tensors() of its result hold in vectors, at most.
+// The most bytes that round_exl2(), and exl2_tensors() of its result, hold in vectors.
 int64_t exl2_held_bytes(const WeightSpec& weight, const Exl2Groups& groups);
 
 // Estimates the error of a matrix in each of several mixtures, summed over groups, without rounding

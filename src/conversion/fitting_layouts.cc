@@ -44,8 +44,8 @@ std::optional<Error> gguf_refusal(const ModelConfig& config) {
   return refusal_by([&] { check_gguf_config(config); });
 }
 
-// Every layout is asked, so that the hint never leads to another refusal: types of GGUF
-// that `storage` has named would be one beside format=gptq and exl2, so there it is storage=keep.
+// The hint names only what fits, so that following it never leads to another refusal. format=gptq
+// and exl2 come with storage=keep, since they refuse the types of GGUF that `storage` may name.
 std::string hint_of(const ModelConfig& config) {
   std::string ways;
   for (const int64_t bits : {4, 8, 3, 2}) {

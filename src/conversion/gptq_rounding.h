@@ -19,9 +19,9 @@ void check_gptq_layout(const GptqLayout& layout);
 // finite. The result does not depend on threads.
 GptqMatrix round_gptq(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
                       const Tensor& u, const std::vector<int32_t>& order, const GptqLayout& layout);
-// What that books.
+// The bytes that round_gptq() books.
 int64_t gptq_rounding_bytes(int64_t rows);
-// What that and gptq_tensors() of its result hold in vectors, at most.
+// The most bytes that round_gptq(), and gptq_tensors() of its result, hold in vectors.
 int64_t gptq_held_bytes(const WeightSpec& weight, const GptqLayout& layout);
 
 }  // namespace jackscrew

@@ -59,7 +59,7 @@ struct InverseFactor {
 // Throws Error(non_finite) where no damping up to the mean of the diagonal suffices.
 InverseFactor inverse_factor(Ops& ops, Memory& memory, const Tensor& h,
                              const std::vector<int32_t>& order, double damping);
-// What that books beside `u` while it computes.
+// The bytes that inverse_factor() books beside `u` while it computes.
 int64_t inverse_factor_bytes(int64_t cols);
 
 }  // namespace jackscrew

@@ -152,7 +152,7 @@ QuantisationPlan::QuantisationPlan(const ModelConfig& config, const Rounder& rou
   set_bits(report_, rounder);
   report_.bytes = files.bytes();
   if (!rounder.measures()) return;
-  // Those tensors are of the largest widths: the most that all may take together replaces them.
+  // These sizes assume the most bits for every matrix; the bound on the total replaces them.
   report_.is_bound = true;
   int64_t elements = report_.plain_elements;
   int64_t largest = 0;

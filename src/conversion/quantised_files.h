@@ -23,7 +23,7 @@ class QuantisedFiles {
   // All weights, in the order of the files. One without a format is stored in the tensors that its
   // rounder names.
   virtual const std::vector<ModelTensor>& tensors() const = 0;
-  // Of all files, with what the rounder says by now.
+  // The bytes of all files, with the sizes of matrices that the rounder states by now.
   virtual int64_t bytes() const = 0;
   // Deviations from the request, a line each.
   virtual const std::vector<std::string>& notes() const = 0;

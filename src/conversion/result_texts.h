@@ -22,7 +22,7 @@ int64_t bytes_of(const Texts& texts);
 // config.json and generation_config.json. `torch_dtype` is as for write_hf_config().
 Texts config_texts(const ModelFiles& files, const Tokenizer& tokenizer, const ChatFormat& format,
                    const std::string& torch_dtype);
-// For a model whose tokenizer cannot be used here.
+// The same for a model whose tokenizer cannot be used here.
 Texts config_texts(const ModelFiles& files, const std::string& torch_dtype);
 
 // The files of a tokenizer: copies where it was read from a directory, else made from its data; and
@@ -40,8 +40,8 @@ ModelConfig exported_config(const ModelFiles& files, const Tokenizer& tokenizer)
 struct WrittenTemplates {
   std::string general, tools;
 };
-// Those of `format`; nullopt where the tokenizer's own stay. Others than those write BOS where this
-// program would add it by itself.
+// The templates of `format`; nullopt where the tokenizer's own stay. Templates in place of its own
+// write BOS where this program would add it by itself.
 std::optional<WrittenTemplates> other_templates(const ChatFormat& format,
                                                 const Tokenizer& tokenizer);
 

@@ -46,10 +46,10 @@ class Rounder {
   }
   // Rounds a matrix: w becomes the values that the returned tensors stand for.
   virtual std::vector<TensorBytes> round(const MatrixToRound& matrix) const = 0;
-  // What round() books of its memory; the most of all ways, if measures().
+  // The bytes that round() books of its memory; the most of all ways, if measures().
   virtual int64_t round_bytes(const WeightSpec& weight) const = 0;
-  // What it holds in vectors, at most: codes, and the tensors that it returns. The caller books it,
-  // also while it measures.
+  // The most bytes that round() holds in vectors: codes, and the tensors that it returns. The
+  // caller books it, also while it measures.
   virtual int64_t held_bytes(const WeightSpec& weight) const = 0;
 
   // All settings of the rounder that determine what it writes, but for its damping.
@@ -62,7 +62,7 @@ class Rounder {
   virtual bool measures() const { return false; }
   // The squared error of the outputs in each of the ways, relative to `energy`. Leaves w as it is.
   virtual std::vector<double> measure(const MatrixToRound& /*matrix*/) const { return {}; }
-  // What measure() books.
+  // The bytes that measure() books.
   virtual int64_t measure_bytes(const WeightSpec& /*weight*/) const { return 0; }
   // Chooses for all matrices at once, from the results of measure(), keyed by the weight's name.
   virtual void choose(const std::map<std::string, std::vector<double>>& /*costs*/) {}

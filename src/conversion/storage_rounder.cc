@@ -23,7 +23,7 @@ namespace jackscrew {
 
 namespace {
 
-// What is the same whether types are given or chosen.
+// The part of both rounders that does not depend on whether types are given or chosen.
 class FormatRounder : public StorageRounder {
  public:
   explicit FormatRounder(const Recipe& recipe)

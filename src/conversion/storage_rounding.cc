@@ -154,7 +154,7 @@ int64_t storage_held_bytes(const WeightSpec& weight, const Format& format) {
   // The orders, costs and weights of columns, and the errors of rows.
   constexpr int64_t kColumn = 2 * sizeof(int32_t) + sizeof(float) + sizeof(double);
   const int64_t rounding = weight.cols * kColumn + weight.rows * int64_t{sizeof(double)};
-  // Beside them blocks that the storage does not keep one after another; later what is returned.
+  // Plus one copy of the storage: blocks not yet reordered, later the result.
   return checked_add(format.storage_bytes(weight.rows, weight.cols), rounding);
 }
 

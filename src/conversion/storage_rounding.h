@@ -27,9 +27,9 @@ struct StorageRounding {
 StorageRounding round_storage(Ops& ops, Memory& memory, const WeightSpec& weight, const Tensor& w,
                               const Tensor& u, const std::vector<int32_t>& order,
                               const Format& format);
-// What that books, with or without `u`.
+// The bytes that round_storage() books, with or without `u`.
 int64_t storage_rounding_bytes(const WeightSpec& weight, const Format& format, bool compensates);
-// What that holds in vectors, at most.
+// The most bytes that round_storage() holds in vectors.
 int64_t storage_held_bytes(const WeightSpec& weight, const Format& format);
 
 }  // namespace jackscrew

@@ -6,7 +6,7 @@
 
 namespace jackscrew {
 
-// Of w, f32 and contiguous.
+// Whether all values of w, f32 and contiguous, are finite.
 bool all_finite(const Tensor& w);
 // Throws Error(non_finite) where a value is not finite.
 void check_finite(const WeightSpec& weight, const Tensor& w);

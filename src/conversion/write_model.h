@@ -32,7 +32,7 @@ struct StorageChoice {
 // The GGUF mixture named by the storage; null where it names none.
 const GgufMixture* mixture_of(const StorageChoice& choice);
 
-// What files of this kind can have as their storage, beside "keep".
+// The storages that files of this kind can have, beside "keep".
 std::vector<std::string> storages_of(ModelFormat files);
 
 // Throws Error(usage) where files of this kind have no such storage, whatever the model is.

@@ -31,7 +31,7 @@ std::vector<uint64_t> sorted_hashes(const Dataset& data) {
 
 constexpr const char* kBetweenFingerprints = "; ";
 
-// As what bytes that are not UTF-8 are read.
+// How bytes that are not UTF-8 become tokens, for a warning.
 std::string tokens_of_bytes(const RecordNotes& notes) {
   constexpr const char* kWithout =
       "as the unknown token or not at all, since the tokenizer has no token for them";
@@ -42,7 +42,7 @@ std::string tokens_of_bytes(const RecordNotes& notes) {
 
 using Warnings = std::vector<std::string>;
 
-// Of records that are not read, or not to their end.
+// Warns of records that are not read, or not to their end.
 void add_record_warnings(const DatasetStats& stats, TargetUse use, Warnings& to) {
   if (stats.bad > 0) {
     to.push_back(fmt::format("skipped {} of {} that cannot be read; the first: {}", stats.bad,
@@ -93,7 +93,7 @@ void add_answer_warnings(const RecordNotes& notes, TargetUse use, Warnings& to) 
   }
 }
 
-// Of what records have that is not read, or not as it is.
+// Warns of parts of records that are not read, or not as they are.
 void add_text_warnings(const DatasetStats& stats, TargetUse use, bool all_read, Warnings& to) {
   const RecordNotes& notes = stats.notes;
   for (const auto& [field, records] : notes.named_fields) {

@@ -119,8 +119,8 @@ Json fields_of(const RecordFields& fields) {
           fields.tools,    fields.text,        fields.role,  fields.content};
 }
 
-// A template as a token file's key has it. One that is refused reads texts as any other does, and
-// no conversation.
+// The template's part of a token file's key. With a template that is refused no conversation can be
+// read, and texts are read the same whatever it contains.
 Json key_of(const ChatTemplate& chat) {
   if (!chat.refusal) return chat.source;
   return {{"refused", chat.refusal->what()}};

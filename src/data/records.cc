@@ -193,15 +193,15 @@ void require_text(std::string_view field, const std::string& place) {
   }
 }
 
-// In small letters and without space around it.
+// The name in lower case, without spaces and tabs around it.
 std::string folded(std::string_view name) {
   constexpr const char* kSpace = " \t";
   name.remove_prefix(std::min(name.find_first_not_of(kSpace), name.size()));
   return lower_case(name.substr(0, name.find_last_not_of(kSpace) + 1));
 }
 
-// The names of columns, as records are read by them where they are written "Prompt" or
-// " completion". What two columns may be is neither's.
+// The names of columns, changed so that records are found in columns called "Prompt" or
+// " completion". Names that would become equal stay as they are.
 std::vector<std::string> folded_keys(const std::vector<std::string>& keys) {
   std::map<std::string, int> columns;  // by what they may be
   for (const std::string& key : keys) ++columns[folded(key)];
@@ -335,8 +335,8 @@ void find_records_of(const fs::path& file, const FoundCallback& use,
 size_t first_part(std::string_view text, size_t limit) {
   if (text.size() <= limit) return text.size();
   const auto is_space = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
-  // GPT-2's pattern cuts spaces before the last of them, which it finds by what follows: only a
-  // line's end that is alone is one of its own wherever the text ends.
+  // GPT-2's pattern splits a run of spaces before its last one. Only a lone line break is a piece
+  // of its own whatever follows, so cut there first of all.
   for (size_t end = limit; end > 1; --end) {
     if (text[end - 1] == '\n' && !is_space(text[end - 2]) && !is_space(text[end])) return end;
   }

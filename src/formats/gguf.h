@@ -32,7 +32,7 @@ enum class GgufType : uint32_t {
   f64 = 12
 };
 
-// Of tensors, in a file without general.alignment.
+// The alignment of tensors in a file without general.alignment.
 inline constexpr int64_t kGgufAlignment = 32;
 
 // "F32", "Q4_K" ...; "type 99" for a number without a name.

@@ -15,7 +15,7 @@ struct ScaleTable {
   int64_t row_stride, group_stride;
 
   size_t element_bytes() const { return type == PackedScale::f32 ? sizeof(float) : sizeof(f16); }
-  // For PackedSource::scales.
+  // Returns a function that writes the scales of a row, for PackedSource::scales.
   std::function<void(int64_t row, uint8_t* to)> of_row(int64_t groups) const;
 };
 

@@ -40,7 +40,8 @@ class Dot : public DotVectors {
     float sums[kFloats];
     JACKSCREW_INLINE Input input() const { return {numbers, scales, sums}; }
 
-    // Of x [count], a multiple of 32. What is not finite makes its scale so.
+    // Sets all of these for x [count], a multiple of 32. A value that is not finite makes its
+    // group's scale not finite.
     template <class Numbers, DotLayout kLayout>
     JACKSCREW_INLINE void prepare(const float* x, int64_t count) {
       const int64_t groups = count / kGroup;
@@ -249,7 +250,8 @@ class Dot : public DotVectors {
     const __m256i is_set = _mm256_cmpeq_epi8(bits, bit);
     return _mm256_and_si256(is_set, _mm256_set1_epi8(static_cast<char>(value)));
   }
-  // Of each byte: (byte >> shift, or byte << -shift) & mask. The mask leaves no bit of a neighbour.
+  // Returns (byte >> shift, or byte << -shift) & mask of each byte. The mask leaves no bit of a
+  // neighbour.
   JACKSCREW_INLINE static Bytes32 bits(Bytes32 bytes, int shift, int mask) {
     const Bytes32 shifted =
         shift < 0 ? _mm256_slli_epi16(bytes, -shift) : _mm256_srli_epi16(bytes, shift);

@@ -129,7 +129,8 @@ class GaloreLearner : public Learner {
         slots_[i]->open_window();
         continue;
       }
-      // Of other settings, whose windows nothing was booked for: fit_schedules() begins another.
+      // The checkpoint has other settings, so no memory was booked for this window; fit_schedules()
+      // starts a new one.
       slots_[i]->leave_window_unread();
       schedule.open = 0;
     }
@@ -137,7 +138,7 @@ class GaloreLearner : public Learner {
   }
 
   LearnerNotes notes() const override {
-    // Of the whole model: the stage of a pipeline that tells it may have no target.
+    // The lines are about the whole model: the stage that gives them may have no target.
     LearnerNotes notes;
     notes.lines.push_back(fmt::format(
         "{} matrices in subspaces of rank {} (rank {} in {}), kept as {}, refreshed every {}{}",
@@ -153,7 +154,7 @@ class GaloreLearner : public Learner {
       notes.warnings.push_back(
           "update_rounding=nearest has no effect: weights are stored exactly, in f32");
     }
-    // The first turn of all is before step window().
+    // The model's first refresh comes before step window(), on whichever stage.
     const bool any =
         turns_.window() < total_steps_ ||
         std::any_of(refreshes_.begin(), refreshes_.end(), [&](const RefreshSchedule& schedule) {

@@ -154,7 +154,7 @@ bool GaloreSlot::next_basis(Context& context, uint32_t draw, const Tensor& befor
     return true;
   }
   const double norm = std::sqrt(squared_norm(context, window_.view()));
-  // Of a smaller one, the shift below would be lost among the least numbers of f32, 1e-45.
+  // With a smaller norm, the shift below would be lost among the least numbers of f32, 1e-45.
   constexpr double kLeastNorm = 1e-25;
   if (!context.ops.plans_only() && !(norm > kLeastNorm && std::isfinite(norm))) return false;
   if (finds_by_svd()) {

@@ -114,10 +114,20 @@ class Learner {
   virtual ~Learner() = default;
   virtual const char* name() const = 0;
 
-  // The calls, in order: plan(); make_slot() for every weight; in a run that trains, reserve(),
-  // begin_run() and, where it continues, restored(); then for every step begin_step(), the slots'
-  // forward() and backward(), their apply(), and overlap_with_step(). changes() is called at any
-  // time, before plan() as well.
+  // The calls, in order:
+  //   plan(), then make_slot() for every weight; in a session that trains, reserve()
+  //   the slots' restored(), if an adapter was loaded into what they visit
+  //   in a run that trains: begin_run()
+  //   where it continues: restored(), once the learner's own states are overwritten, then the
+  //   slots' restored(), once theirs are
+  //   notes()
+  //   for every step: begin_step(); the slots' forward() and backward(), and complete() as soon as
+  //   a gradient is complete, which is when update=fused updates; the slots' apply();
+  //   overlap_with_step(); take_events()
+  // A rehearsal calls no begin_run(): it takes a step, then enter_rehearsal_case() and another step
+  // for each of rehearsal_cases().
+  // At any time, before plan() as well: changes(), updates_in_place(), virtual_tokens(),
+  // original_model(), masters_in_files(), and adapter() to see whether it is null.
 
   // Gives all weights of the model before any of them exists, those of other pipeline stages
   // included, for which make_slot() is not called here.

@@ -62,8 +62,8 @@ class LoraSettings {
   void check_targets(const Modules& modules) const;
   void check_patterns(const Modules& modules) const;
   void check_start(std::span<const WeightSpec> weights) const;
-  // What ranks are multiplied by where the adapter is saved: with PiSSA it contains its initial
-  // value, subtracted, at the same scale.
+  // The factor of ranks in a saved adapter: with PiSSA it also contains its initial value,
+  // subtracted, at the same scale.
   int64_t saved_ranks() const { return start_ == LoraStart::pissa ? 2 : 1; }
 
   int64_t rank_;

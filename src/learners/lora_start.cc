@@ -26,9 +26,9 @@ void add_factors(Context& context, const Tensor& to, const LoraFactors& factors,
 }
 
 // Adds to scale * b a the projection of `values`, [out, in], onto the columns of b, which are
-// orthogonal. Changes a only. Onto the rows of a would do for weights rounded each for itself, not
-// for those of GPTQ and EXL2: there the error of a product is small because the errors of a row
-// make up for each other, and a row keeps its share of them only as a whole.
+// orthogonal. Changes a only. A projection onto the rows of a would do where every weight is
+// rounded by itself. With GPTQ and EXL2 the errors of a row make up for each other, which keeps the
+// error of a product small: this projection mixes whole rows of errors, so that they still do.
 void add_projection(Context& context, const Tensor& values, const LoraFactors& factors) {
   const Arena::Frame frame(context.scratch);
   const int64_t rank = factors.b.cols(), rows = factors.b.rows();

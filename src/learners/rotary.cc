@@ -21,7 +21,7 @@ namespace jackscrew {
 
 namespace {
 
-// What checkpoints keep before the state of the rotation: their bytes are these.
+// Checkpoints keep these bytes before the state of the rotation.
 struct RotationPace {
   int64_t next_rotation = 0;  // the step before which it happens
   int64_t steps_per_rotation = 0;
@@ -361,7 +361,7 @@ class RotaryLearner : public Learner {
     memory_->allocate(Purpose::weights, limit);
   }
 
-  // Those of `groups` that are not in `others`.
+  // Returns the groups that are not in `others`.
   static std::vector<int32_t> without(std::span<const int32_t> groups,
                                       std::span<const int32_t> others) {
     std::vector<int32_t> out;
@@ -450,7 +450,8 @@ class RotaryLearner : public Learner {
     }
   }
 
-  // Of the window that ends, so that none looks more important for having stayed active.
+  // The group's score in the window that ends: earlier windows do not count, or groups that stayed
+  // active would look more important.
   double take_score(Context& context, int32_t group) {
     const Group& g = groups_[static_cast<size_t>(group)];
     const double squares = sum_over_stages_([&](double sum) {

@@ -49,8 +49,8 @@ struct RotaryOptions {
   // Throws Error(usage) unless the parts have so many blocks in all.
   void check_parts(int64_t blocks) const;
 
-  // What active_params comes to for `total` elements that rotate. Throws Error(usage) where it is
-  // less than 1 or more than `total`.
+  // How many of `total` elements that rotate active_params makes active at once. Throws
+  // Error(usage) where it is less than 1 or more than `total`.
   int64_t active_elements(int64_t total) const;
   // Steps from one rotation to the next with steps_per_rotation=auto: as many as let every group
   // have two turns in `total_steps`, within limits. A round takes `windows_of_a_round` windows, a

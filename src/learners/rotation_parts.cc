@@ -46,7 +46,8 @@ RotationParts::RotationParts(const std::vector<int64_t>& sizes, const std::vecto
     RotationOptions own = options;
     own.part = static_cast<uint32_t>(p);
     if (count > 1) {
-      // What is a whole number may come out some units in the last place less.
+      // A product that should be a whole number may come out a few units in the last place below
+      // it, and would be rounded down.
       constexpr double kAtLeast = 1.0 + 1e-15;
       own.active_elements = static_cast<int64_t>(share * static_cast<double>(elements) * kAtLeast);
       require_room(p, own.active_elements, *std::ranges::max_element(part.sizes));

@@ -72,8 +72,8 @@ class Stage {
   // Whether backward() comes as far as that block.
   bool reaches(size_t block) const { return learns_below(block) || blocks_[block].learns(); }
 
-  // What the head reads of rows of the residual stream, f32 [rows, hidden]: in context.scratch, of
-  // type ActivationTypes::linear.
+  // Computes the head's input from rows of the residual stream, f32 [rows, hidden]. It lies in
+  // context.scratch and is of type ActivationTypes::linear.
   Tensor head_input(Context& context, const Tensor& hidden) const;
   // Writes the logits of rows of the residual stream, f32 [rows, hidden], to out, f32 [rows,
   // vocab].

@@ -99,7 +99,7 @@ struct Adamw8bitUpdate {
   AdamwRule rule;
 
   JACKSCREW_INLINE int64_t blocks() const { return (count + kMomentBlock - 1) / kMomentBlock; }
-  // Of a row.
+  // Blocks of one row of this kernel.
   JACKSCREW_INLINE int64_t blocks_of_row() const {
     const int64_t shared_out = blocks() / kRows;
     if (shared_out < kFewestBlocks) return kFewestBlocks;
@@ -222,7 +222,7 @@ struct EncodeMoments {
     const float largest = team.max(size, 0.0f, [&](int64_t i) { return __builtin_fabsf(kept[i]); });
     MomentCodes<Team> code;
     if (second) {
-      // Other random numbers than those of the update in the same step.
+      // The update in the same step draws from another stream.
       const RandomStream random =
           RandomStream::make(scalars->seed, RandomPurpose::state_rounding, scalars->step, 1);
       encode_second_moments(team, map, kept, largest, size, random, row, code);

@@ -46,10 +46,9 @@ struct StateRef {
   fs::path file = {};
   int64_t elements = 0;                // of the role `stored`
   std::vector<Tensor> lane_sums = {};  // of a gradient or a window: where they wait
-  // Of a window: where what it held before the step waits; empty if no step has several lanes.
+  // For a window: a copy of what it held before the step; empty if no step has several lanes.
   Tensor before_step = {};
-  // For a constant: an adapter has it joined to the end of the parameter of that name, along that
-  // dimension.
+  // For a constant: the parameter to whose end an adapter joins it, and the dimension along which.
   std::string joins = {};
   int joins_along = 0;
   // If set, the values are reached only through it, and `view` has only their type and shape.

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kMostWaiting = size_t{16} << 20;
 
-// What can be read of a file of so many bytes.
+// The text of a file of so many bytes, as far as it can be read.
 std::string whole_text(int descriptor, off_t size) {
   std::string text(static_cast<size_t>(size), '\0');
   size_t done = 0;

@@ -56,7 +56,7 @@ class Report {
     // A run that had ended may go on.
     ended_ = kind == "end" || (ended_ && kind != "start");
     if (kind == "end" || kind == "start") result_step_ = number(event, "result_step");
-    // Those of the present result: a run that writes another removes them.
+    // Exports belong to the present result: a run that writes another removes them.
     if (kind == "end") exports_.clear();
     if (kind == "start") start_ = event;
     if (kind == "memory") memory_ = event;
@@ -84,7 +84,7 @@ class Report {
   }
 
  private:
-  // Of a step that was logged; not a number where the log does not say.
+  // The values of a logged step; not a number where the log does not say.
   struct LoggedStep {
     double step, loss, learning_rate, grad_norm, tokens_per_second;
   };
@@ -97,7 +97,7 @@ class Report {
     // Missing: of a run that has not come so far.
     std::optional<std::string> prompt, expected, before, after;
   };
-  // Of a matrix's subspace, the last of them.
+  // How often a matrix's subspace was refreshed, and the last time.
   struct Refreshes {
     int64_t count = 0;
     double overlap = 0, step = 0, next = 0;

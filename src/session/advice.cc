@@ -144,7 +144,8 @@ std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& fil
   };
   if (auto advice = alone(knobs_of(recipe, files))) return advice;
   if (auto advice = together(all_knobs(recipe, files))) return advice;
-  // What fits alone may save less than others that were turned before it.
+  // together() passes over a setting that saves no more than those turned before it, although it
+  // may fit alone.
   if (auto advice = alone(last_resorts(recipe, files))) return advice;
   const std::vector<Knob> much_shorter = {sequence_lengths(recipe, recipe.sequence_len / 8, 0)};
   if (auto advice = alone(much_shorter)) return advice;

@@ -28,10 +28,10 @@ uint32_t tokenizer_fingerprint(const Tokenizer& tokenizer);
 std::string inputs_fingerprint(const ModelFiles& files, const Tokenizer& tokenizer,
                                const ChatFormat& format, const Learner* learner = nullptr);
 
-// What follows inputs_fingerprint() where a run begins from other values beside its model:
-// checksums of the weights of an `adapter`, and of the model before it was quantised, ", adapter
-// 01234567, original model 89abcdef"; of those that are empty, nothing. Checkpoints need none, as
-// what was made of these values is in them.
+// Follows inputs_fingerprint() where a run begins from other values beside its model. Checksums of
+// the weights of an `adapter`, and of the model before it was quantised, ", adapter 01234567,
+// original model 89abcdef"; of those that are empty, nothing. Checkpoints need none, as what was
+// made of these values is in them.
 std::string start_fingerprint(const fs::path& adapter, const std::string& original_model);
 
 // A checksum of the whole model with every byte of the weights, for what takes much longer than

@@ -23,8 +23,8 @@ constexpr double kInt8Storage = 1.04;
 constexpr double kNf4Storage = 1.5;  // costs precision rather than time, so recomputing ranks first
 constexpr double kOtherMethod = 1.5;
 
-// Where steps are short, the cache of sample answers takes more than they do, if not as the recipe
-// is, then in smaller micro-batches.
+// Where a step is short, the cache for sample answers needs more memory than the step. Where it is
+// not, smaller micro-batches, which are another knob, may make it so.
 Knob samples_knob(const Recipe& recipe, const ModelFiles& files) {
   SessionUse use = training_use(recipe);
   if (use.logits_rows == 0) return {};
@@ -114,8 +114,8 @@ std::string settings_for(const char* method, const OptionSet& options) {
 }  // namespace
 
 std::vector<Knob> knobs_of(const Recipe& recipe, const ModelFiles& files) {
-  // Recomputation comes first: where it is left to choose itself, what it saves would be told of
-  // the others.
+  // Recomputation comes first. If it were left at auto, its savings would be credited to other
+  // knobs.
   std::vector<Knob> knobs = {recompute_knob(recipe), samples_knob(recipe, files),
                              batch_knob(recipe),     optimizer_knob(recipe),
                              update_knob(recipe),    storage_knob(recipe)};

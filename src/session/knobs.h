@@ -75,8 +75,8 @@ std::optional<ChangedRun> rehearse_with(const Recipe& recipe, const ModelFiles& 
 std::optional<SessionPlan> rehearse_use_with(const Recipe& recipe, const ModelFiles& files,
                                              std::string_view settings, const SessionUse& use);
 
-// What find(recipe) gives, a std::optional of something with `settings`; where it gives nothing,
-// what it gives of the first of other_methods(), its settings beginning with the method.
+// Returns find(recipe), a std::optional of something with `settings`. If that is empty, tries
+// other_methods() in order and puts the method's settings in front of those found.
 template <class Find>
 auto of_first_method(const Recipe& recipe, const ModelFiles& files, const Find& find) {
   auto found = find(recipe);

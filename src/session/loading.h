@@ -30,8 +30,7 @@ Dataset load_datasets(std::span<const DataPlace> places, const Tokenizer& tokeni
                       const DatasetOptions& options, const ProgressStyle& style,
                       DataPart part = DataPart::train, const fs::path& token_prefix = {});
 
-// Warns of the files in `places` that are not read, and of what is in those that are, of which
-// `stats` are.
+// Warns of the files in `places` that are not read and, by `stats`, of what is in those that are.
 void warn_of_data(std::span<const DataPlace> places, DataPart part, const DatasetStats& stats,
                   TargetUse use);
 

@@ -32,19 +32,19 @@ struct SessionUse {
   bool training = false;
   int64_t tokens = 0;         // most tokens of a micro-batch
   int64_t max_positions = 0;  // most positions of a sequence
-  // Of these, the last ones, of tokens that are added to a sequence one by one (model/rope.h).
+  // The last of these positions: of tokens that are added to a sequence one by one (model/rope.h).
   int64_t later_positions = 0;
   int64_t kv_tokens = 0;    // capacity of the KV cache; 0: none, or as answer_tokens() says
   int64_t logits_rows = 0;  // rows of logits asked for at once; 0: none
   Place place = {};
   bool compares = false;  // texts under two models, as they are stored
-  // What takes less memory, for hints, unless it trains.
+  // For the hint of a session that does not train and does not fit: what would take less memory.
   const char* remedy = "take a smaller sequence_len";
 };
 
-// The most tokens of a prompt and its answer in a training session that is asked for logits: its KV
-// cache lies where activations do while a step lasts, and is to take no more, but has room for 128
-// tokens, or a whole sequence, at least. `virtual_tokens` come before them.
+// The most tokens of a prompt and its answer in a training session that is asked for logits. Its KV
+// cache uses the memory of a step's activations: it gets as many tokens as fit there, but at least
+// 128, and at most a sequence. `virtual_tokens` come before them.
 int64_t answer_tokens(const SessionUse& use, const ModelConfig& config, int64_t virtual_tokens);
 // Whether that least room is more than what a step that recomputes has as activations.
 bool answers_take_memory(const SessionUse& use, const ModelConfig& config, int64_t virtual_tokens);
@@ -101,6 +101,19 @@ struct StepResult {
   bool finite = true;
 };
 
+// The calls, in order, of a run that trains:
+//   rehearse(), then the constructor with that plan
+//   restored(), if an adapter was loaded into it
+//   learner().begin_run()
+//   where the run continues: visit() to overwrite the states; learner_restored() and restored()
+//   for every step: accumulate(), apply(), learner().take_events(); result() when somebody asks
+//   between steps: loss_sum() or losses(); keep_cached() and logits(); for a checkpoint result(),
+//   non_finite_parameter(), reserve_master_files() and visit()
+//   at the end, for the result: visit() and read_weight()
+// To evaluate or generate: rehearse(), the constructor, restored() after an adapter, then losses or
+// logits. To learn what files a run will write: planned(), learner().begin_run(), and for every
+// step pass_step() and visit(). The sessions of several ranks make these calls together
+// (train/crew.h).
 class Session {
  public:
   // Builds a session on the recipe's device, with memory reserved as planned. Throws
@@ -124,7 +137,7 @@ class Session {
   Ops& ops() { return *ops_; }
   Memory& memory() { return *memory_; }
   const Memory& memory() const { return *memory_; }
-  // Of the host and the disk, what a SessionPlan tells.
+  // The ledgers that SessionPlan has as `host` and `disk`.
   const Ledger& host_ledger() const { return host_->ledger(); }
   Ledger disk_ledger() const { return disk_ ? disk_->ledger() : Ledger(); }
   // Call before a checkpoint links the master files: reserves disk space for the files that will
@@ -181,8 +194,8 @@ class Session {
   // The sum of the negative log-likelihoods over the batch's targets, nats. `progress` is called
   // with the tokens of each micro-batch.
   double loss_sum(const StepBatch& batch, const ProgressCallback& progress = {});
-  // Such sums, one for each micro-batch of this replica, which takes every `replicas`th where
-  // several ranks evaluate. Empty on a stage without the head.
+  // The sums that loss_sum() adds, one for each micro-batch of this replica, which takes every
+  // `replicas`th where several ranks evaluate. Empty on a stage without the head.
   std::vector<double> losses(const StepBatch& batch, const ProgressCallback& progress = {});
 
   // Decodes rows [begin, end) of a weight, at most panel_rows() of f32 in a training session, to
@@ -213,7 +226,7 @@ class Session {
     book,     // on the plan device, with the arenas of the plan
     run
   };
-  // Of the plan, `measure` reads `recompute` alone, and `book` the arenas as well.
+  // `measure` reads only `recompute` of the plan, `book` the arenas as well.
   Session(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
           const SessionPlan& plan, Mode mode, const SessionHooks& hooks = {});
   static SessionPlan rehearse(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,

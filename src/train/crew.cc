@@ -320,7 +320,8 @@ void Crew::restored() {
   });
 }
 
-// Of several ranks, checkpoints have copies: no master's own file gets a second name.
+// With several ranks, checkpoints copy masters: they link no master file, which a step would then
+// have to replace.
 void Crew::reserve_master_files() {
   if (is_alone()) session_->reserve_master_files();
 }

@@ -49,7 +49,7 @@ LoggedRun logged_run(const fs::path& output) {
       const auto found = event.find(name);
       if (found != event.end() && found->is_string()) to = *found;
     };
-    // After the end, of the result.
+    // These may follow `end`; they do not continue the run.
     if (is(EventKind::exported) || is(EventKind::sample) || is(EventKind::save)) return;
     run.ended_after.reset();
     if (is(EventKind::step)) run.last_step = event["step"].get<int64_t>();
@@ -69,7 +69,7 @@ std::string train_on(const fs::path& output) {
                      result_setting(output));
 }
 
-// Of overwrite=true, beside a result.
+// For a hint where a result exists: what overwrite=true does to it.
 const char* anew(const Recipe& recipe) {
   return names_checkpoint(recipe) ? "overwrite=true replaces it"
                                   : "overwrite=true starts over and replaces it";
@@ -165,8 +165,8 @@ std::optional<FinishedRun> check_finished(const Recipe& recipe, const LoggedRun&
   };
   compare("data were", ended.inputs.data, inputs.data, ErrorKind::data);
   compare("model had", ended.inputs.model, inputs.model, ErrorKind::model);
-  // Other texts may find another evaluation the best, and another end. A longer run may go on with
-  // them: its evaluations are compared with one another alone.
+  // With other held-out data another evaluation may be the best, and the run may stop elsewhere. A
+  // longer run may continue: only its own evaluations are compared.
   const std::string& held_out = ended.inputs.held_out;
   if (evaluations_decide(recipe.options) && !held_out.empty() && held_out != inputs.held_out) {
     if (changes.texts.empty()) kind = ErrorKind::data;
@@ -193,7 +193,7 @@ std::optional<FinishedRun> check_finished(const Recipe& recipe, const LoggedRun&
   const bool from_its_end = !checkpoint.empty() && is_same_file(checkpoint, its_end);
   if (changes.is_same_run && from_its_end && total_steps > step) {
     if (!watch.out_of_patience()) return std::nullopt;
-    // It would end where it began.
+    // The longer run would stop where it begins.
     throw Error(ErrorKind::usage,
                 fmt::format("output_dir {} holds the result of a run that would stop again after "
                             "{}: {}",
@@ -245,9 +245,9 @@ void refuse_other_result(const Recipe& recipe, const fs::path& checkpoint) {
   const Changes changes = changes_since(output, recipe);
   if (changes.texts.empty()) return;
   const LoggedRun logged = logged_run(output);
-  // Of epochs nobody knows yet how many steps they are.
+  // With num_train_epochs, max_steps is 0 here: the steps are known only after the data are read.
   if (!logged.ended_after) {
-    // Whatever the inputs are, they do not make it the same run.
+    // The options alone already make this another run.
     refuse_to_replace(recipe, logged, checkpoint, recipe.max_steps, {});
   } else if (!changes.is_same_run) {
     refuse_finished(recipe, *logged.ended_after, recipe.max_steps, ErrorKind::usage, changes);

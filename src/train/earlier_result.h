@@ -23,11 +23,11 @@ void refuse_other_result(const Recipe& recipe, const fs::path& checkpoint);
 
 // Returns a value if this recipe's run has ended and nothing is left to do. nullopt where
 // output_dir has no result, or where the run may replace it: with overwrite=true, or as the run
-// that made it, which continues to a later step from the checkpoint of its end (or where that, or
-// one with overwrite=true, has begun and stopped, from its own checkpoint). `checkpoint` is what
-// the run would continue from, empty: step 0. Throws Error(usage) where it would replace another
-// result, or where early stopping would end the longer run at once, Error(data) or Error(model)
-// where the run differs in these alone.
+// that made it, which continues to a later step from the checkpoint of its end. Either may have
+// been interrupted before, and then resumes from its own checkpoint. `checkpoint` is what the run
+// would continue from, empty: step 0. Throws Error(usage) where it would replace another result, or
+// where early stopping would end the longer run at once, Error(data) or Error(model) where the run
+// differs in these alone.
 std::optional<FinishedRun> check_result(const Recipe& recipe, const fs::path& checkpoint,
                                         int64_t total_steps, const RunInputs& inputs);
 

@@ -67,7 +67,7 @@ void refuse_source(const fs::path& output, const std::string& source, const char
               "give another output_dir: a result may not be written beside its source");
 }
 
-// Of a directory of data all files are read, and those of the run would be among them.
+// All files of a directory of data are read, so those of the run would be read as data.
 void refuse_data(const fs::path& output, const std::string& data) {
   if (!fs::is_directory(data) || !is_same_file(output, data)) return;
   throw Error(ErrorKind::usage,
@@ -156,8 +156,9 @@ void remove_unfinished_tokens(const fs::path& output) {
                [](const std::string& name) { return name.ends_with(kTemporarySuffix); });
 }
 
-// Of one that was killed while it wrote the result or one of its own files. A result that is whole
-// has no such suffix: its files may be all that is left of those that were to be moved.
+// Removes the files of a run that was killed while it wrote the result or one of its own files. A
+// result that is whole has no such suffix: its files may be all that is left of those that were to
+// be moved.
 void remove_unfinished_files(const fs::path& output) {
   std::error_code ignored;
   for (const fs::path& whole :

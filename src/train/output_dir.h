@@ -34,7 +34,8 @@ class OutputClaim {
   const fs::path& path();
   // As path(), but creates nothing: nullptr where the directory cannot be found.
   const fs::path* find();
-  // Where something in the directory is now, given its path of before that was moved.
+  // The present path of something in the directory, given its path from before the directory was
+  // moved.
   fs::path present(const fs::path& path);
 
  private:

@@ -105,7 +105,8 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
            std::ranges::find(record_options(), change.name, &OptionSpec::name) !=
                record_options().end();
   });
-  // What has another content under the same name goes unnoticed, unless asked for.
+  // A user does not notice changed contents under an old name, so this is an error unless the
+  // checkpoint was named.
   const auto refuse_unless_named = [&](ErrorKind kind, const std::string& what,
                                        const std::string& before, const std::string& after) {
     const std::string changed = fmt::format("the {} changed since {} was written: {} now, {} then",

@@ -10,7 +10,7 @@
 
 namespace jackscrew {
 
-// What a run reads, by which it is told from another of the same recipe.
+// Fingerprints of all that a run reads: they tell it from another run of the same recipe.
 struct RunInputs {
   std::string data;           // Dataset::fingerprint() of the training data
   std::string model;          // inputs_fingerprint() and start_fingerprint()

@@ -246,7 +246,7 @@ void RunLog::log_booked(int64_t step) {
 void RunLog::worked(const StepBatch& batch, double seconds) {
   resident_peak_ = std::max(resident_peak_, anonymous_resident_bytes());
   unlogged_.tokens += batch.tokens;
-  // Of this rank's stage and its share of the batch only.
+  // Counts only this rank's stage and its share of the batch.
   unlogged_.flops += training_flops(run_.crew.session().stage(), batch) /
                      static_cast<double>(run_.crew.layout().replicas);
   unlogged_.seconds += seconds;

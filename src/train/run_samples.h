@@ -13,9 +13,9 @@ namespace jackscrew {
 // The indices of all samples of `data`.
 std::vector<size_t> all_samples(const RunData& data);
 
-// Those samples that the finished run in output_dir was to answer after its end and has not, since
-// it was stopped or killed meanwhile. Empty too where it had another number of them: report_samples
-// was another, or their answers would have taken too long.
+// The indices of samples that the finished run in output_dir was to answer after its end and has
+// not, since it was stopped or killed meanwhile. Also empty where it had another number of samples:
+// report_samples was another, or their answers would have taken too long.
 std::vector<size_t> unanswered_samples(const fs::path& output_dir, const RunData& data);
 
 // Answers the samples of these indices, one after another, until a stop is requested, and logs the

@@ -32,7 +32,7 @@ int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch);
 // must name it.
 std::string same_command_again(const Recipe& recipe, const fs::path& output_dir);
 
-// What is told where other ranks are lost when only exports are left to do: `lost`, and that the
+// The error of a run that loses other ranks when only exports are left to do: `lost`, and that the
 // result is whole in output_dir.
 Error lost_after_the_result(const Error& lost, const Recipe& recipe, const fs::path& output_dir);
 
@@ -42,7 +42,7 @@ Schedule run_schedule(const Recipe& recipe, int64_t total_steps);
 struct RunStart {
   fs::path checkpoint;  // to continue from; empty: step 0
   std::optional<FinishedRun> finished;
-  // output_dir has the log and checkpoints of a run that the checkpoint is not of: they begin anew.
+  // output_dir belongs to another run than the checkpoint; its log and checkpoints are replaced.
   bool replaces_another = false;
 };
 
@@ -51,12 +51,12 @@ struct RunStart {
 void refuse_other_recipe(const Recipe& recipe);
 
 // Decides how the run begins; changes nothing. A result is replaced in two cases only:
-// overwrite=true, or the run that made it continues to a later step from the checkpoint of its end
-// (or where that, or one with overwrite=true, has begun and stopped, from its own checkpoint).
-// Throws Error(usage) where another result would be replaced, Error(data) or Error(model) where
-// that differs in these alone, or where the run would go on from a checkpoint of elsewhere in the
-// log of another; Error(model) where the checkpoint cannot be used, and Error(usage) where it is
-// beyond the run's last step.
+// overwrite=true, or the run that made it continues to a later step from the checkpoint of its end.
+// Either may have been interrupted before, and then resumes from its own checkpoint. Throws
+// Error(usage) where another result would be replaced, Error(data) or Error(model) where that
+// differs in these alone, or where the run would go on from a checkpoint of elsewhere in the log of
+// another; Error(model) where the checkpoint cannot be used, and Error(usage) where it is beyond
+// the run's last step.
 RunStart find_start(const Recipe& recipe, int64_t total_steps, const RunInputs& inputs);
 
 // For a hint: how a run that has stopped goes on from `checkpoint`, the newest it began from or

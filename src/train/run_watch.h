@@ -35,10 +35,10 @@ class RunWatch {
   int64_t last_evaluated() const { return last_evaluated_; }
   // "1.2345 at step 100"; needs a best().
   std::string best_text() const;
-  // Of a run that is out of patience: "2 evaluations without improvement: the best is ...". And
-  // what lets it train, where it has not.
+  // Why a run that is out of patience stops: "2 evaluations without improvement: the best is ...".
+  // Where it has not trained, also what lets it train.
   std::string why_stopped(bool has_trained = true) const;
-  // Of one whose losses are too high, the last of them `loss`.
+  // Why a run is given up whose losses are too high, the last of them `loss`.
   std::string why_given_up(double loss) const;
   // A warning where no evaluation was better than that before training, else empty.
   std::string nothing_gained() const;

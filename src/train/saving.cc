@@ -62,7 +62,7 @@ fs::path write_below(const fs::path& place,
   }
 }
 
-// What a stop does while the result waits for room is something else.
+// While the result waits for disk space, a stop has another effect, so the phase says so.
 void change_phase(const TrainConsole& console, RunPhase from, RunPhase to) {
   if (console.phase != nullptr) console.phase->compare_exchange_strong(from, to);
 }

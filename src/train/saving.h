@@ -28,8 +28,8 @@ void write_if_possible(const std::string& what, const std::function<void()>& wri
 void write_patiently(const TrainConsole& console, const std::string& what, OutputClaim& output_dir,
                      const std::function<void()>& write, const std::function<void()>& refused);
 
-// Where a checkpoint may go that output_dir does not take, the best first: large temporary
-// directories, whose disk may be another one.
+// The directories for a checkpoint that output_dir does not take, the best first: large temporary
+// directories, which may be on another disk.
 std::vector<fs::path> places_elsewhere();
 
 // For the end of a run that cannot write a checkpoint to its output_dir because of `why`: calls

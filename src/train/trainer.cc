@@ -72,7 +72,7 @@ class Trainer {
     if (first > 0) say(fmt::format("resuming from {} at step {}", checkpoint_.string(), first));
     claim_->keep();
     const fs::path output = claim_->path();
-    // Those of a run that this one replaces would look like its own, and so would its log.
+    // Checkpoints of a run that this one replaces would look like its own, and so would its log.
     const int64_t own = start_.replaces_another ? 0 : first;
     if (own == 0) remove_checkpoints_after(output, -1);
     log_.emplace(RunLog::Run{recipe_, console_, files_, tokenizer_, data_, *sampler_, schedule_,
@@ -285,7 +285,7 @@ class Trainer {
     return watch_.best() ? checkpoint_path(claim_->path(), watch_.best()->step) : fs::path();
   }
 
-  // Of the states that became the result, after `step` steps.
+  // The checkpoint of the states that became the result, after `step` steps.
   fs::path result_checkpoint(int64_t step) {
     return recipe_.load_best_model_at_end && watch_.best() ? best_checkpoint()
                                                            : checkpoint_path(claim_->path(), step);
@@ -350,7 +350,7 @@ class Trainer {
     crew_->apply(recipe_.weight_decay);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::non_finite) throw;
-    // The learner has found it in what the steps before have left.
+    // The learner found a value that is not finite, left by earlier steps.
     end_as_diverged(step, step, NAN, fmt::format("after step {}: {}", step, error.what()),
                     error.hint());
   }
@@ -365,7 +365,7 @@ class Trainer {
           "{}, the checkpoint of the best evaluation, is gone: the result is that of the last step",
           path.string()));
     }
-    // What these replace nothing else may have: the last checkpoint may not have been written.
+    // The last states may be in no checkpoint yet: save them before the best replace them.
     if (const fs::path last = checkpoint_path({}, done); checkpoint_.filename() != last) {
       or_leave_elsewhere(done, [&] {
         write_patiently(

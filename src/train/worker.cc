@@ -152,7 +152,7 @@ class Worker {
     const auto step = in.get<int64_t>();
     const auto learning_rate = in.get<double>();
     session_->accumulate(get_batch(in), learning_rate, step);
-    // Rank 0 asks the stages of its own copy of the model for what the others would say again.
+    // Rank 0 takes events from its own replica; other replicas have the same ones and drop them.
     if (use_.place.replica() > 0) session_->learner().take_events();
   }
 
@@ -248,8 +248,7 @@ class Worker {
   SessionUse use_;
   SessionPlan plan_;
   std::unique_ptr<Session> session_;
-  // Its states by name, of which rank 0 asks for one after the other: until a command that may move
-  // them.
+  // The session's states by name, for rank 0's requests. Cleared by commands that may move states.
   std::map<std::string, StateRef> states_;
 };
 

@@ -60,7 +60,7 @@ __device__ inline uint32_t pack(bf16 low, bf16 high) {
   return low.bits | static_cast<uint32_t>(high.bits) << 16;
 }
 
-// What a thread loads of a head's rows: a piece of every kRowsAtOnce-th.
+// The part of a head's rows that one thread loads: a piece of every kRowsAtOnce-th row.
 template <int kHeadDim, class Element>
 struct Source {
   static constexpr int kElements = kWidestBytes / sizeof(Element);

@@ -27,8 +27,8 @@ __device__ TilePosition find_tile(const int32_t* cu_seqlens, int64_t sequences, 
   return {};
 }
 
-// Of which tiles of a sequence there are the most pairs to work on: the last ones of queries, which
-// see all keys before them, and the first ones of keys.
+// Which tiles of a sequence have the most pairs of query and key: of queries the last ones, which
+// see all keys before them, of keys the first ones.
 enum class MostWork { last, first };
 
 // Finds a tile, by all threads of a block, by its number in an order that begins with those of the

@@ -41,9 +41,9 @@ class CudnnAttention {
   virtual void forget() = 0;
 };
 
-// For the GPU that the calling thread has set, of this level ("sm_90"), with a workspace of
-// `workspace_bytes`. If `described` is not empty, it is for the GPU described there, in cuDNN's own
-// form, and can only plan.
+// Makes attention for the GPU that the calling thread has set, of this level ("sm_90"), with a
+// workspace of `workspace_bytes`. If `described` is not empty, it is for the GPU described there,
+// in cuDNN's own form, and can only plan.
 std::unique_ptr<CudnnAttention> make_cudnn_attention(const CudnnLibrary& library,
                                                      const std::string& level,
                                                      int64_t workspace_bytes,

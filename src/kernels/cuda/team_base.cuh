@@ -81,7 +81,7 @@ struct TeamBase {
   }
 
  private:
-  // x[index], chosen: an index would put them into memory.
+  // Returns four.x[index] by selection: indexing would move the numbers from registers to memory.
   __device__ static uint32_t chosen(const Philox4& four, uint32_t index) {
     const uint32_t low = index % 2 == 0 ? four.x[0] : four.x[1];
     const uint32_t high = index % 2 == 0 ? four.x[2] : four.x[3];

@@ -43,7 +43,7 @@ class Communication {
   int rank() const { return rank_; }
   const std::vector<std::string>& hosts() const { return hosts_; }  // [ranks]
 
-  // As in Transport. post() fills in `message.ticket`.
+  // These do what Transport says of functions of these names. post() fills in `message.ticket`.
   Ticket post(PendingMessage message);
   void wait(std::span<const Ticket> tickets);
   void close();

@@ -214,7 +214,8 @@ class Renderer {
     return span;
   }
 
-  // From the first text behind `from` that is not the template's, which must be of the answer.
+  // The span from the first text behind `from` that the template did not write; nullopt unless that
+  // text is part of the answer's content.
   std::optional<Span> from_content(const Text& through, size_t answer, size_t from) const {
     size_t begin = 0;
     for (const Text::Run& run : through.runs()) {
@@ -244,8 +245,8 @@ class Renderer {
     return span;
   }
 
-  // Whether the template writes an answer's thoughts, which this one has not, whatever follows it:
-  // as Qwen 3's does behind the last question, where tools are called.
+  // Whether the template would write this answer's thoughts if it had any, whatever follows it.
+  // Qwen 3's does so for answers behind the last question, which call tools.
   bool would_keep_thoughts(size_t answer) const {
     const Value* own = jinja::find_variable(messages_[answer].fields, std::string(kThoughts[0]));
     const auto is_question = [](const Message& message) { return message.role == "user"; };

@@ -46,7 +46,7 @@ class Text {
   void append(const Text& other, size_t begin, size_t count);
   Text substr(size_t begin, size_t count) const;
   void add_origin(Origin bits);
-  // Other bytes, as many as there are here, each of the origin of the one at its place.
+  // A text of other bytes, as many as this one has, each with the origin of the byte in its place.
   Text with_bytes(std::string bytes) const;
 
   std::string_view view() const { return bytes_; }

@@ -16,7 +16,7 @@ namespace jackscrew {
 
 namespace {
 
-// What stands between the brackets of a class.
+// Characters as they stand between the brackets of a class.
 
 // Unicode's White_Space. PCRE2's own \s also matches U+180E, which stopped being a space in Unicode
 // 6.3 and is none in the engines that trained the vocabularies.
@@ -119,7 +119,7 @@ class Translation {
     is_repeated_ = false;
   }
 
-  // What is neither a group nor repeats what is before it.
+  // Anything but a group or a quantifier: an escape, a class, an anchor or a character.
   void piece() {
     const char c = pattern_[at_];
     const bool continues = (static_cast<uint8_t>(c) & 0xC0u) == 0x80u;  // a character
@@ -215,7 +215,7 @@ class Translation {
     is_repeated_ = true;
   }
 
-  // The escape here as it is, and goes on behind it.
+  // Copies the escape here and moves behind it. Escapes that PCRE2 reads otherwise are replaced.
   std::string copied_escape() {
     const char letter = peek(1);
     const bool has_code = (letter == 'x' || letter == 'o') && peek(2) == '{';
@@ -278,8 +278,8 @@ class Translation {
     return std::string(whole);
   }
 
-  // A class with \W, \H or \S is one of a class without them or of their own: PCRE2 cannot nest
-  // them.
+  // PCRE2 cannot put the complements \W, \H and \S of these sets into a class, so [a\W] becomes an
+  // alternation: [^...] or [a].
   std::string character_class() {
     ++at_;
     const bool negated = peek() == '^';
@@ -306,7 +306,7 @@ class Translation {
     if (lack.empty()) return fmt::format("[{}{}]", negated ? "^" : "", inside);
     std::string out = "(?:";
     if (negated) {
-      // None of `inside`, and of each set that is lacking.
+      // A character that is in every set of `lack`, and not in `inside`.
       for (const std::string_view set : lack) out += fmt::format("(?=[{}])", set);
       return out + (inside.empty() ? "(?s:.))" : fmt::format("[^{}])", inside));
     }

@@ -199,9 +199,10 @@ void Tokenizer::index_normal_token(int32_t id, BpeAlphabet& alphabet) {
   if (int32_t* place = character_place(token, alphabet.character_ids)) *place = id;
 }
 
-// A literal may be spelled as a byte is, such as "é" for 0xE9, and stays that byte's token; where
-// tokens are spelled as text, an added one may be a character, and stays its token where what is
-// normalized is not the literal. A special token is none where it is not looked for.
+// A literal such as "é" may be spelled like byte 0xE9; unless another token is that byte's, it is.
+// Where tokens are spelled as text, an added token of one character likewise counts as that
+// character, which normalized text may have without being the literal. Special tokens do not: they
+// count only where they are searched for.
 void Tokenizer::index_literals(BpeAlphabet& alphabet) const {
   for (size_t i = 0; i < data_.tokens.size(); ++i) {
     if (!is_literal(data_.kinds[i])) continue;

@@ -115,7 +115,7 @@ class Tokenizer {
 
   // The bytes that one token stands for. Throws Error(data) when `id` is out of range.
   const std::string& token_bytes(int32_t id) const;
-  // Those of the token that begins a text: without what LeadingSpace takes from it.
+  // The bytes of a token that begins a text, without the spaces that LeadingSpace removes.
   std::string first_token_bytes(int32_t id) const;
   TokenKind kind(int32_t id) const;
   // Whether a byte that is no part of a character has a token of its own.

@@ -26,7 +26,7 @@ const Json& list_at(const Json& object, const char* key) {
   return list;
 }
 
-// Of equal merges Hugging Face's tokenizers know the last alone.
+// Where merges are equal, Hugging Face's tokenizers know only the last.
 void keep_last_of_equal(std::vector<std::pair<std::string, std::string>>& merges) {
   std::unordered_set<std::string> later;
   later.reserve(merges.size());

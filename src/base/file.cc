@@ -28,8 +28,10 @@ namespace {
   }
   const bool forbidden = code == EACCES || code == EPERM || code == EROFS || code == ENOTDIR;
   throw Error(kind, what,
-              code == ENOENT  ? "check the path"
-              : code == EFBIG ? "raise the file size limit (ulimit -f) and run again"
+              code == ENOENT   ? "check the path"
+              : code == EFBIG  ? "raise the file size limit (ulimit -f) and run again"
+              : code == EMFILE ? "raise the limit of open files (ulimit -n) and run again"
+              : code == ENFILE ? "close other programs: the system has too many files open"
               : forbidden && std::string_view(action) == "create"
                   ? "give a place that can be written to"
                   : "");

@@ -386,8 +386,10 @@ void RunLog::ended(int64_t done, OutputClaim& output_dir) {
   if (result_step_) end.add("result_step", *result_step_);
   events_.write(EventKind::end, done, end);
   const bool beside = run_.crew.session().device().own_memory().has_value();
-  say(fmt::format("memory    peak {} allocated, {} resident{}", human_bytes(ledger.peak),
-                  human_bytes(resident_peak_), beside ? " on the host" : ""));
+  say(fmt::format(
+      "memory    peak {} allocated, {}{}", human_bytes(ledger.peak),
+      resident_peak_ > 0 ? human_bytes(resident_peak_) + " resident" : "resident size unknown",
+      beside ? " on the host" : ""));
   try {
     write_patiently(
         run_.console, kLogName, output_dir, [&] { events_.flush(); }, [] {});

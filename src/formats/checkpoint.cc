@@ -51,7 +51,7 @@ bool is_own(const fs::path& path) {
 // passes for no checkpoint.
 void remove_checkpoint(const fs::path& path) {
   const fs::path renamed = path.string() + kUnfinished;
-  std::error_code refused, ignored;  // one that cannot be removed only wastes space
+  std::error_code refused, ignored;  // what stays wastes space: see unfinished_checkpoints()
   fs::rename(path, renamed, refused);
   fs::remove_all(refused ? path : renamed, ignored);
 }
@@ -421,14 +421,21 @@ void remove_checkpoints_after(const fs::path& output_dir, int64_t step) {
   }
 }
 
-void remove_unfinished_checkpoints(const fs::path& output_dir) {
+std::vector<fs::path> unfinished_checkpoints(const fs::path& output_dir) {
+  std::vector<fs::path> found;
   std::error_code ignored;
   for (const fs::directory_entry& entry : entries_of(output_dir, ignored)) {
     fs::path name = entry.path().filename();
     if (name.extension() == kReplacedSuffix) name = name.stem();  // moved away by AtomicDirectory
     const bool is_unfinished = name.extension() == kUnfinished && step_of(name.stem());
-    if (is_unfinished) fs::remove_all(entry.path(), ignored);
+    if (is_unfinished) found.push_back(entry.path());
   }
+  return found;
+}
+
+void remove_unfinished_checkpoints(const fs::path& output_dir) {
+  std::error_code ignored;
+  for (const fs::path& path : unfinished_checkpoints(output_dir)) fs::remove_all(path, ignored);
 }
 
 void prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path& spared) {

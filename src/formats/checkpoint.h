@@ -78,7 +78,9 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
 // Removes the checkpoints of steps after `step`, which are from an abandoned run.
 void remove_checkpoints_after(const fs::path& output_dir, int64_t step);
 
-// Removes what processes that were killed while they wrote a checkpoint have left.
+// What is left of checkpoints that were not written to their end, or not removed to theirs.
+std::vector<fs::path> unfinished_checkpoints(const fs::path& output_dir);
+// Removes that.
 void remove_unfinished_checkpoints(const fs::path& output_dir);
 
 // The path of the checkpoint of a step.

@@ -358,6 +358,12 @@ void RunLog::saved(int64_t step, const fs::path& checkpoint) {
   put_back(checkpoint.parent_path());
   events_.write(EventKind::save, step, JsonObject().add("path", checkpoint.string()));
   say(fmt::format("saved     {}", checkpoint.string()));
+  const std::vector<fs::path> left = unfinished_checkpoints(checkpoint.parent_path());
+  if (left.empty() || std::exchange(warned_of_leftovers_, true)) return;
+  warn(
+      fmt::format("{} is left of a checkpoint that should be gone, and takes room: the system "
+                  "refuses to remove all of it",
+                  left.front().string()));
 }
 
 void RunLog::takes_best(int64_t step, const std::string& best) {

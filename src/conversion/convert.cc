@@ -238,8 +238,9 @@ void Conversion::plan_directory(const Recipe& recipe, const ModelFiles& files) {
     std::string& config = texts_["config.json"];
     config = add_quantization_config(config, nf4_quantization_config(dtype_, plain));
   }
-  report_.bytes = checked_add(bytes_of(texts_),
-                              safetensors_model_bytes(tensors_, dtype_, recipe.max_shard_bytes));
+  const FileSizes weights = safetensors_model_sizes(tensors_, dtype_, recipe.max_shard_bytes);
+  report_.bytes = checked_add(bytes_of(texts_), weights.all);
+  largest_file_ = weights.largest;
 }
 
 void Conversion::plan_gguf(const Recipe& recipe, const ModelFiles& files,
@@ -248,7 +249,7 @@ void Conversion::plan_gguf(const Recipe& recipe, const ModelFiles& files,
   const GgufMixture* mixture = mixture_of(choice);
   report_.file_type = mixture != nullptr ? std::string(mixture->name) : kept_type(choice, tensors_);
   gguf_->file_type = gguf_file_type_of(report_.file_type);
-  report_.bytes = gguf_model_bytes(*gguf_, tensors_);
+  report_.bytes = largest_file_ = gguf_model_bytes(*gguf_, tensors_);
 }
 
 JsonObject ConversionReport::to_json() const {
@@ -262,9 +263,10 @@ JsonObject ConversionReport::to_json() const {
   return json.add("storage", storage).add("notes", notes);
 }
 
-ConversionReport plan_conversion(const Recipe& recipe, const ModelFiles& files,
-                                 const StorageChoice& choice) {
-  return Conversion(recipe, files, choice).report();
+FileSizes plan_conversion(const Recipe& recipe, const ModelFiles& files,
+                          const StorageChoice& choice) {
+  const Conversion conversion(recipe, files, choice);
+  return {conversion.report().bytes, conversion.largest_file()};
 }
 
 ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& model,
@@ -272,7 +274,7 @@ ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& mod
   const ModelFiles& files = model.result();
   const Conversion conversion(recipe, files,
                               {output.format(), recipe.storage, model.base.source.get()});
-  output.begin(conversion.report().bytes);
+  output.begin({conversion.report().bytes, conversion.largest_file()});
   const auto writer = conversion.begin(recipe, output.path());
   write_weights(recipe, files, conversion.tensors(), *writer, style);
   ConversionReport report = conversion.report();
@@ -299,7 +301,7 @@ ConversionReport write_adapter(const Recipe& recipe, ModelOutput& output) {
     finite_values(tensor, recipe.adapter);
     bytes = checked_add(bytes, format.row_bytes(tensor.size()));
   }
-  output.begin(bytes);
+  output.begin({bytes, bytes});
   ConversionReport report;
   report.bytes =
       write_gguf_adapter(output.path(), files.config, model_name(recipe.adapter), adapter, format);

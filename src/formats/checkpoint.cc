@@ -325,16 +325,16 @@ fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info
   return path;
 }
 
-int64_t checkpoint_bytes(const CheckpointInfo& info, const std::string& recipe_yaml,
-                         const StateSource& states) {
+FileSizes checkpoint_sizes(const CheckpointInfo& info, const std::string& recipe_yaml,
+                           const StateSource& states) {
   const int64_t state_bytes = safetensors_bytes(saved_specs(states));
   const std::vector<FileState> files = states_in_files(states);
-  int64_t bytes = checked_add(state_bytes, info_bytes(info, state_bytes, files));
-  bytes = checked_add(bytes, std::ssize(recipe_yaml));
-  for (const FileState& file : files) {
-    bytes = checked_add(bytes, booked_bytes(file.state.view.bytes()));
-  }
-  return bytes;
+  FileSizes sizes;
+  sizes.add(state_bytes);
+  sizes.add(info_bytes(info, state_bytes, files));
+  sizes.add(std::ssize(recipe_yaml));
+  for (const FileState& file : files) sizes.add(booked_bytes(file.state.view.bytes()));
+  return sizes;
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& output_dir) {

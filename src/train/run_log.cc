@@ -207,6 +207,12 @@ void RunLog::warn_of_disk(const fs::path& output) {
   const int64_t masters = run_.plan.disk.peak - run_.crew.session().disk_ledger().total;
   const DiskPlan disk =
       plan_disk(run_.recipe, run_.files, run_.tokenizer, run_.schedule.total_steps, &run_.info);
+  if (const auto limit = file_size_limit(); limit && disk.largest_file > *limit) {
+    warn(fmt::format(
+        "the run may write a file of {}, but no file may have more than {}: raise the file size "
+        "limit (ulimit -f)",
+        human_bytes(disk.largest_file, *limit), human_bytes(*limit, disk.largest_file)));
+  }
   const int64_t wanted = bytes_to_write(disk, masters, output);
   std::error_code error;
   const fs::space_info space = fs::space(output, error);

@@ -357,6 +357,15 @@ TEST_F(FileTest, OnlyOneWritesToAnOutput) {
   EXPECT_TRUE(fs::exists(file.path()));
 }
 
+TEST_F(FileTest, TheLimitOfAFileIsKnown) {
+  {
+    const ResourceLimit limited(RLIMIT_FSIZE, 4096);
+    EXPECT_EQ(file_size_limit(), 4096);
+  }
+  const ResourceLimit unlimited(RLIMIT_FSIZE, RLIM_INFINITY);
+  EXPECT_EQ(file_size_limit(), std::nullopt);
+}
+
 TEST_F(FileTest, TooManyOpenFilesAreALimitThatCanBeRaised) {
   write_text_atomic(directory_ / "a", "1");
   const ResourceLimit none(RLIMIT_NOFILE, 0);

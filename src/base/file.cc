@@ -4,13 +4,17 @@
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <utility>
 
+#include "base/checked.h"
 #include "base/directory.h"
 #include "base/error.h"
 #include "base/map_guard.h"
@@ -28,8 +32,10 @@ namespace {
   }
   const bool forbidden = code == EACCES || code == EPERM || code == EROFS || code == ENOTDIR;
   throw Error(kind, what,
-              code == ENOENT  ? "check the path"
-              : code == EFBIG ? "raise the file size limit (ulimit -f) and run again"
+              code == ENOENT   ? "check the path"
+              : code == EFBIG  ? "raise the file size limit (ulimit -f) and run again"
+              : code == EMFILE ? "raise the limit of open files (ulimit -n) and run again"
+              : code == ENFILE ? "close other programs: the system has too many files open"
               : forbidden && std::string_view(action) == "create"
                   ? "give a place that can be written to"
                   : "");
@@ -250,6 +256,22 @@ std::string read_text(const fs::path& path, int64_t max_bytes) {
   std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   check_map(bytes.data());
   return text;
+}
+
+void FileSizes::add(int64_t file) {
+  add({file, file});
+}
+
+void FileSizes::add(const FileSizes& files) {
+  all = checked_add(all, files.all);
+  largest = std::max(largest, files.largest);
+}
+
+std::optional<int64_t> file_size_limit() {
+  struct rlimit limit {};
+  constexpr rlim_t kMost = std::numeric_limits<int64_t>::max();
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur > kMost) return std::nullopt;
+  return static_cast<int64_t>(limit.rlim_cur);
 }
 
 void rename_file(const fs::path& from, const fs::path& to) {

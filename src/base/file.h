@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -75,6 +76,18 @@ bool is_same_file(const fs::path& a, const fs::path& b);
 
 // The whole file as text. Throws Error(model) when it cannot be read or is larger than `max_bytes`.
 std::string read_text(const fs::path& path, int64_t max_bytes = int64_t{1} << 30);
+
+// What files take that are to be written.
+struct FileSizes {
+  void add(int64_t file);
+  void add(const FileSizes& files);
+
+  int64_t all = 0;
+  int64_t largest = 0;  // of one of them
+};
+
+// The most bytes that a file may have that this process writes (ulimit -f); nullopt: no limit.
+std::optional<int64_t> file_size_limit();
 
 // Gives a file the name `to`, replacing a file there. Throws Error(generic).
 void rename_file(const fs::path& from, const fs::path& to);

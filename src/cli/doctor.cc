@@ -102,7 +102,12 @@ void print_machine(const Machine& machine) {
   fmt::print("CPU: {}\n", cpu_name());
   fmt::print("instruction set: {} ({})\n", isa_name(machine.isa), isa_meaning(machine.isa));
   fmt::print("threads: {}\n", machine.processors);
-  fmt::print("memory: {}, {} free\n", human_bytes(machine.memory), human_bytes(machine.available));
+  if (machine.memory == 0) {
+    fmt::print("memory: unknown\n");
+  } else {
+    fmt::print("memory: {}, {} free\n", human_bytes(machine.memory),
+               human_bytes(machine.available));
+  }
   if (const auto& limit = machine.limit) {
     fmt::print("memory limit: {} ({}), {} left\n", human_bytes(limit->bytes), limit->group.string(),
                human_bytes(limit->available));

@@ -261,8 +261,9 @@ void Conversion::plan_directory(const Recipe& recipe, const ModelFiles& files,
     const auto compute_dtype = own_dtype.empty() ? dtype : compute_dtype_of(files, own_dtype);
     config = add_quantization_config(config, nf4_quantization_config(compute_dtype, plain));
   }
-  report_.bytes = checked_add(
-      bytes_of(texts_), safetensors_model_bytes(tensors_, nf4_dtypes_, recipe.max_shard_bytes));
+  const FileSizes weights = safetensors_model_sizes(tensors_, nf4_dtypes_, recipe.max_shard_bytes);
+  report_.bytes = checked_add(bytes_of(texts_), weights.all);
+  largest_file_ = weights.largest;
 }
 
 void Conversion::plan_gguf(const Recipe& recipe, const ModelFiles& files,
@@ -272,7 +273,7 @@ void Conversion::plan_gguf(const Recipe& recipe, const ModelFiles& files,
   if (const auto* from = dynamic_cast<const GgufSource*>(choice.kept)) gguf_->from = &from->file();
   report_.file_type = mixture != nullptr ? std::string(mixture->name) : kept_type(choice, tensors_);
   gguf_->file_type = gguf_file_type_of(report_.file_type);
-  report_.bytes = gguf_model_bytes(*gguf_, tensors_);
+  report_.bytes = largest_file_ = gguf_model_bytes(*gguf_, tensors_);
 }
 
 JsonObject ConversionReport::to_json() const {
@@ -286,9 +287,10 @@ JsonObject ConversionReport::to_json() const {
   return json.add("storage", storage).add("notes", notes);
 }
 
-ConversionReport plan_conversion(const Recipe& recipe, const ModelFiles& files,
-                                 const StorageChoice& choice) {
-  return Conversion(recipe, files, choice).report();
+FileSizes plan_conversion(const Recipe& recipe, const ModelFiles& files,
+                          const StorageChoice& choice) {
+  const Conversion conversion(recipe, files, choice);
+  return {conversion.report().bytes, conversion.largest_file()};
 }
 
 ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& model,
@@ -296,7 +298,7 @@ ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& mod
   const ModelFiles& files = model.result();
   const Conversion conversion(recipe, files,
                               {output.format(), recipe.storage, model.base.source.get()});
-  output.begin(conversion.report().bytes);
+  output.begin({conversion.report().bytes, conversion.largest_file()});
   const auto writer = conversion.begin(recipe, output.path());
   write_weights(recipe, files, conversion.tensors(), *writer, style);
   ConversionReport report = conversion.report();
@@ -323,7 +325,7 @@ ConversionReport write_adapter(const Recipe& recipe, ModelOutput& output) {
     finite_values(tensor, recipe.adapter);
     bytes = checked_add(bytes, format.row_bytes(tensor.size()));
   }
-  output.begin(bytes);
+  output.begin({bytes, bytes});
   ConversionReport report;
   report.bytes =
       write_gguf_adapter(output.path(), files.config, model_name(recipe.adapter), adapter, format);

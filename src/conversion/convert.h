@@ -61,6 +61,8 @@ class Conversion {
   Conversion(const Recipe& recipe, const ModelFiles& files, const StorageChoice& choice);
 
   const ConversionReport& report() const { return report_; }
+  // The bytes of the largest file of weights.
+  int64_t largest_file() const { return largest_file_; }
   const std::vector<ModelTensor>& tensors() const { return tensors_; }
   // Writes everything else; the weights are the writer's.
   std::unique_ptr<ModelWriter> begin(const Recipe& recipe, const fs::path& path) const;
@@ -70,16 +72,17 @@ class Conversion {
   void plan_gguf(const Recipe& recipe, const ModelFiles& files, const StorageChoice& choice);
 
   ConversionReport report_;
+  int64_t largest_file_ = 0;
   std::vector<ModelTensor> tensors_;
   Texts texts_;  // of a Hugging Face directory
   Nf4Dtypes nf4_dtypes_;
   std::optional<GgufModel> gguf_;  // of a GGUF file
 };
 
-// Plans what write_converted() will write of such files, exact to the byte. Throws Error(usage) and
-// Error(model) naming what the files cannot hold.
-ConversionReport plan_conversion(const Recipe& recipe, const ModelFiles& files,
-                                 const StorageChoice& choice);
+// Plans what write_converted() will write of such files, exact to the byte; the largest is of those
+// of weights. Throws Error(usage) and Error(model) naming what the files cannot hold.
+FileSizes plan_conversion(const Recipe& recipe, const ModelFiles& files,
+                          const StorageChoice& choice);
 
 // Writes the model to output.path(); the caller commits. Throws Error(model) naming what the files
 // cannot hold: before anything is written, unless a single value is the reason.

@@ -255,21 +255,29 @@ void ModelOutput::check() const {
                        : ""));
 }
 
-void ModelOutput::require_space(int64_t bytes) const {
+void ModelOutput::require_space(const FileSizes& files) const {
+  if (const auto limit = file_size_limit(); limit && files.largest > *limit) {
+    throw Error(
+        ErrorKind::generic,
+        fmt::format("{} needs a file of {}, but no file may have more than {}", target_.string(),
+                    human_bytes(files.largest, *limit), human_bytes(*limit, files.largest)),
+        "raise the file size limit (ulimit -f) and run again");
+  }
   const fs::path parent = target_.has_parent_path() ? target_.parent_path() : fs::path(".");
   make_directories(parent);
   std::error_code unknown;
   const fs::space_info space = fs::space(parent, unknown);
-  if (!unknown && std::cmp_less(space.available, bytes)) {
-    throw Error(ErrorKind::generic,
-                fmt::format("{} needs {}, but only {} is free on its disk", target_.string(),
-                            human_bytes(bytes), human_bytes(static_cast<int64_t>(space.available))),
-                "free some of it, or give an output on another disk");
+  if (!unknown && std::cmp_less(space.available, files.all)) {
+    throw Error(
+        ErrorKind::generic,
+        fmt::format("{} needs {}, but only {} is free on its disk", target_.string(),
+                    human_bytes(files.all), human_bytes(static_cast<int64_t>(space.available))),
+        "free some of it, or give an output on another disk");
   }
 }
 
-void ModelOutput::begin(int64_t bytes) {
-  require_space(bytes);
+void ModelOutput::begin(const FileSizes& files) {
+  require_space(files);
   if (format_ == ModelFormat::hf) {
     directory_.emplace(target_);
   } else {

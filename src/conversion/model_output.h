@@ -55,11 +55,11 @@ class ModelOutput {
   const fs::path& target() const { return target_; }
   // The directory or the file to write to, from begin() to commit(); it has a temporary name.
   const fs::path& path() const { return directory_ ? directory_->path() : file_->path(); }
-  // Throws Error(generic) where the disk has fewer than `bytes` free.
-  void require_space(int64_t bytes) const;
-  // Prepares the place for a model of `bytes`. Throws Error(generic) where that fails or another
+  // Throws Error(generic) where the disk has less free, or no file may be as large as the largest.
+  void require_space(const FileSizes& files) const;
+  // Prepares the place for a model in such files. Throws Error(generic) where that fails or another
   // process is writing there.
-  void begin(int64_t bytes);
+  void begin(const FileSizes& files);
   // The total size of the files at path().
   int64_t written_bytes() const;
   void commit();

@@ -57,7 +57,8 @@ void require_disk(const QuantisationPlan& plan, const ModelConfig& config,
   const int64_t stream = checked_mul(checked_mul(text.tokens(), config.hidden_size),
                                      static_cast<int64_t>(sizeof(float)));
   const int64_t bytes = checked_mul(2, checked_add(plan.report().bytes, stream));
-  output.require_space(std::max<int64_t>(0, bytes - checkpoint.bytes()));
+  output.require_space(
+      {std::max<int64_t>(0, bytes - checkpoint.bytes()), std::max(stream, plan.largest_file())});
 }
 
 // Sets the bits per element of every matrix, and the average over those in blocks.
@@ -150,7 +151,9 @@ QuantisationPlan::QuantisationPlan(const ModelConfig& config, const Rounder& rou
   report_.notes = rounder.notes(rounded);
   report_.notes.insert(report_.notes.end(), files.notes().begin(), files.notes().end());
   set_bits(report_, rounder);
-  report_.bytes = files.bytes();
+  const FileSizes sizes = files.sizes();
+  report_.bytes = sizes.all;
+  largest_file_ = sizes.largest;
   if (!rounder.measures()) return;
   // These sizes assume the most bits for every matrix; the bound on the total replaces them.
   report_.is_bound = true;
@@ -167,6 +170,7 @@ QuantisationPlan::QuantisationPlan(const ModelConfig& config, const Rounder& rou
   const int64_t most = checked_add(rounder.most_bytes(blocks), report_.plain_bytes);
   report_.bits = 8.0 * static_cast<double>(most) / static_cast<double>(elements);
   report_.bytes = checked_add(report_.bytes - largest, rounder.most_bytes(rounded));
+  largest_file_ = std::min(largest_file_, report_.bytes);
 }
 
 QuantisationSettings quantisation_settings(const Recipe& recipe, const ConvertedModel& model,
@@ -253,7 +257,7 @@ QuantisationReport write_quantised(const QuantiseJob& job, const CalibrationText
     matrix.error = done.errors.at(matrix.weight.name);
   }
   report.notes.insert(report.notes.end(), done.notes.begin(), done.notes.end());
-  output.begin(report.bytes);
+  output.begin({report.bytes, job.plan.largest_file()});
   const auto rounded = [&](const WeightSpec& weight) -> std::vector<TensorBytes> {
     if (!rounder.rounds(weight)) return {};
     const int64_t part = weight.is_block_matrix() ? weight.layer : files.config.num_hidden_layers;

@@ -58,11 +58,14 @@ class QuantisationPlan {
   // is factored.
   int64_t least_tokens() const { return least_tokens_; }
   const QuantisationReport& report() const { return report_; }
+  // The bytes of the result's largest file or, where report().is_bound, the most that it may have.
+  int64_t largest_file() const { return largest_file_; }
 
  private:
   int64_t least_tokens_ = 1;
   bool rounds_head_ = false;
   QuantisationReport report_;
+  int64_t largest_file_ = 0;
 };
 
 // The recipe of calibration itself. With a run that is to fit, product, product_exclude and

@@ -29,9 +29,10 @@ class LayoutFiles : public QuantisedFiles {
 
   const std::vector<ModelTensor>& tensors() const override { return tensors_; }
   const std::vector<std::string>& notes() const override { return notes_; }
-  int64_t bytes() const override {
-    return checked_add(text_bytes_,
-                       QuantisedModelWriter::bytes(tensors_, specs(), recipe_.max_shard_bytes));
+  FileSizes sizes() const override {
+    FileSizes sizes = QuantisedModelWriter::sizes(tensors_, specs(), recipe_.max_shard_bytes);
+    sizes.all = checked_add(sizes.all, text_bytes_);
+    return sizes;
   }
 
   void write(const fs::path& path, const CalibrationSize& text, const RoundedMatrices& rounded,
@@ -86,7 +87,7 @@ class ConvertedFiles : public QuantisedFiles {
 
   const std::vector<ModelTensor>& tensors() const override { return planned_.tensors(); }
   const std::vector<std::string>& notes() const override { return planned_.report().notes; }
-  int64_t bytes() const override { return planned_.report().bytes; }
+  FileSizes sizes() const override { return {planned_.report().bytes, planned_.largest_file()}; }
 
   void write(const fs::path& path, const CalibrationSize&, const RoundedMatrices& rounded,
              const ProgressStyle& style) const override {

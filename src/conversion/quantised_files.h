@@ -23,8 +23,9 @@ class QuantisedFiles {
   // All weights, in the order of the files. One without a format is stored in the tensors that its
   // rounder names.
   virtual const std::vector<ModelTensor>& tensors() const = 0;
-  // The bytes of all files, with the sizes of matrices that the rounder states by now.
-  virtual int64_t bytes() const = 0;
+  // Of all files, with the sizes of matrices that the rounder states by now; the largest is of
+  // those of weights.
+  virtual FileSizes sizes() const = 0;
   // Deviations from the request, a line each.
   virtual const std::vector<std::string>& notes() const = 0;
   // Writes them to `path`, a directory or a file that ModelOutput has prepared: matrices as
@@ -34,7 +35,7 @@ class QuantisedFiles {
 };
 
 // A Hugging Face directory with a quantization_config: matrices in the layout of `rounder`, the
-// rest in the storage `rest`. bytes() is for a text of that size. All else must outlive it. Throws
+// rest in the storage `rest`. sizes() is for a text of that size. All else must outlive it. Throws
 // Error(model) for a matrix whose shape such files cannot have.
 std::unique_ptr<QuantisedFiles> make_layout_files(const Recipe& recipe, const ModelFiles& files,
                                                   const std::string& rest,

@@ -51,7 +51,7 @@ bool is_own(const fs::path& path) {
 // passes for no checkpoint.
 void remove_checkpoint(const fs::path& path) {
   const fs::path renamed = path.string() + kUnfinished;
-  std::error_code refused, ignored;  // one that cannot be removed only wastes space
+  std::error_code refused, ignored;  // what stays wastes space: see unfinished_checkpoints()
   fs::rename(path, renamed, refused);
   fs::remove_all(refused ? path : renamed, ignored);
 }
@@ -325,16 +325,16 @@ fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info
   return path;
 }
 
-int64_t checkpoint_bytes(const CheckpointInfo& info, const std::string& recipe_yaml,
-                         const StateSource& states) {
+FileSizes checkpoint_sizes(const CheckpointInfo& info, const std::string& recipe_yaml,
+                           const StateSource& states) {
   const int64_t state_bytes = safetensors_bytes(saved_specs(states));
   const std::vector<FileState> files = states_in_files(states);
-  int64_t bytes = checked_add(state_bytes, info_bytes(info, state_bytes, files));
-  bytes = checked_add(bytes, std::ssize(recipe_yaml));
-  for (const FileState& file : files) {
-    bytes = checked_add(bytes, booked_bytes(file.state.view.bytes()));
-  }
-  return bytes;
+  FileSizes sizes;
+  sizes.add(state_bytes);
+  sizes.add(info_bytes(info, state_bytes, files));
+  sizes.add(std::ssize(recipe_yaml));
+  for (const FileState& file : files) sizes.add(booked_bytes(file.state.view.bytes()));
+  return sizes;
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& output_dir) {
@@ -421,14 +421,21 @@ void remove_checkpoints_after(const fs::path& output_dir, int64_t step) {
   }
 }
 
-void remove_unfinished_checkpoints(const fs::path& output_dir) {
+std::vector<fs::path> unfinished_checkpoints(const fs::path& output_dir) {
+  std::vector<fs::path> found;
   std::error_code ignored;
   for (const fs::directory_entry& entry : entries_of(output_dir, ignored)) {
     fs::path name = entry.path().filename();
     if (name.extension() == kReplacedSuffix) name = name.stem();  // moved away by AtomicDirectory
     const bool is_unfinished = name.extension() == kUnfinished && step_of(name.stem());
-    if (is_unfinished) fs::remove_all(entry.path(), ignored);
+    if (is_unfinished) found.push_back(entry.path());
   }
+  return found;
+}
+
+void remove_unfinished_checkpoints(const fs::path& output_dir) {
+  std::error_code ignored;
+  for (const fs::path& path : unfinished_checkpoints(output_dir)) fs::remove_all(path, ignored);
 }
 
 void prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path& spared) {

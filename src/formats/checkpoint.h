@@ -45,12 +45,12 @@ using StateSource = std::function<void(const StateVisitor&)>;
 fs::path write_checkpoint(const fs::path& output_dir, const CheckpointInfo& info,
                           const std::string& recipe_yaml, const StateSource& states, Ops& ops);
 
-// The bytes of all files of a checkpoint that write_checkpoint() writes, which do not depend on the
+// What the files of a checkpoint take that write_checkpoint() writes: it does not depend on the
 // step, the checksums and the data. `states` may be those of the plan device. The files of masters/
 // count in full, although checkpoints of a run share them with each other and with the run as long
 // as a master does not change in between.
-int64_t checkpoint_bytes(const CheckpointInfo& info, const std::string& recipe_yaml,
-                         const StateSource& states);
+FileSizes checkpoint_sizes(const CheckpointInfo& info, const std::string& recipe_yaml,
+                           const StateSource& states);
 
 // Every checkpoint-<step> in a directory, by ascending step, whether it can be used or not. What
 // has neither a checkpoint.json nor a state.safetensors is another's: nothing here touches it.
@@ -78,7 +78,9 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
 // Removes the checkpoints of steps after `step`, which are from an abandoned run.
 void remove_checkpoints_after(const fs::path& output_dir, int64_t step);
 
-// Removes what processes that were killed while they wrote a checkpoint have left.
+// What is left of checkpoints that were not written to their end, or not removed to theirs.
+std::vector<fs::path> unfinished_checkpoints(const fs::path& output_dir);
+// Removes that.
 void remove_unfinished_checkpoints(const fs::path& output_dir);
 
 // The path of the checkpoint of a step.

@@ -50,9 +50,9 @@ std::unique_ptr<ModelWriter> make_safetensors_model_writer(const fs::path& direc
                                                            const Nf4Dtypes& dtypes,
                                                            int64_t max_shard_bytes);
 
-// The bytes of all files that such a writer writes.
-int64_t safetensors_model_bytes(const std::vector<ModelTensor>& tensors, const Nf4Dtypes& dtypes,
-                                int64_t max_shard_bytes);
+// What the files take that such a writer writes.
+FileSizes safetensors_model_sizes(const std::vector<ModelTensor>& tensors, const Nf4Dtypes& dtypes,
+                                  int64_t max_shard_bytes);
 
 // The safetensors dtype of a format; null for formats without one.
 const char* safetensors_dtype(const Format& format);

@@ -24,9 +24,9 @@ QuantisedModelWriter::QuantisedModelWriter(const fs::path& directory,
                                            const CodedSpecs& coded, int64_t max_shard_bytes)
     : writer_(directory, specs_of_model(tensors, coded), max_shard_bytes) {}
 
-int64_t QuantisedModelWriter::bytes(const std::vector<ModelTensor>& tensors,
-                                    const CodedSpecs& coded, int64_t max_shard_bytes) {
-  return ShardedSafetensorsWriter::bytes(specs_of_model(tensors, coded), max_shard_bytes);
+FileSizes QuantisedModelWriter::sizes(const std::vector<ModelTensor>& tensors,
+                                      const CodedSpecs& coded, int64_t max_shard_bytes) {
+  return ShardedSafetensorsWriter::sizes(specs_of_model(tensors, coded), max_shard_bytes);
 }
 
 void QuantisedModelWriter::write_coded(const std::vector<TensorBytes>& parts) {

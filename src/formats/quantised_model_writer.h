@@ -22,9 +22,9 @@ class QuantisedModelWriter : public ModelWriter {
   // returns. See ShardedSafetensorsWriter.
   QuantisedModelWriter(const fs::path& directory, const std::vector<ModelTensor>& tensors,
                        const CodedSpecs& coded, int64_t max_shard_bytes);
-  // The bytes of the files that such a writer writes.
-  static int64_t bytes(const std::vector<ModelTensor>& tensors, const CodedSpecs& coded,
-                       int64_t max_shard_bytes);
+  // What the files take that such a writer writes.
+  static FileSizes sizes(const std::vector<ModelTensor>& tensors, const CodedSpecs& coded,
+                         int64_t max_shard_bytes);
 
   void write(const WeightSpec& weight, std::span<const uint8_t> bytes) override {
     writer_.write(weight.name, bytes);

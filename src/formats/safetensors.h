@@ -122,9 +122,9 @@ class ShardedSafetensorsWriter {
   ShardedSafetensorsWriter(const fs::path& directory, std::vector<SafetensorsSpec> tensors,
                            int64_t max_shard_bytes = kDefaultShardBytes);
 
-  // The bytes of all files that such a writer writes. Throws as its constructor does.
-  static int64_t bytes(std::vector<SafetensorsSpec> tensors,
-                       int64_t max_shard_bytes = kDefaultShardBytes);
+  // What the files take that such a writer writes. Throws as its constructor does.
+  static FileSizes sizes(std::vector<SafetensorsSpec> tensors,
+                         int64_t max_shard_bytes = kDefaultShardBytes);
 
   void write(std::string_view name, std::span<const uint8_t> bytes);
   // Completes the last shard and writes the index.

@@ -89,9 +89,9 @@ std::unique_ptr<ModelWriter> make_safetensors_model_writer(const fs::path& direc
   return std::make_unique<SafetensorsModelWriter>(directory, tensors, dtypes, max_shard_bytes);
 }
 
-int64_t safetensors_model_bytes(const std::vector<ModelTensor>& tensors, const Nf4Dtypes& dtypes,
-                                int64_t max_shard_bytes) {
-  return ShardedSafetensorsWriter::bytes(safetensors_specs(tensors, dtypes), max_shard_bytes);
+FileSizes safetensors_model_sizes(const std::vector<ModelTensor>& tensors, const Nf4Dtypes& dtypes,
+                                  int64_t max_shard_bytes) {
+  return ShardedSafetensorsWriter::sizes(safetensors_specs(tensors, dtypes), max_shard_bytes);
 }
 
 }  // namespace jackscrew

@@ -162,14 +162,13 @@ std::string ShardedSafetensorsWriter::index_text(const std::vector<Shard>& shard
   return dump_json(index) + "\n";
 }
 
-int64_t ShardedSafetensorsWriter::bytes(std::vector<SafetensorsSpec> tensors,
-                                        int64_t max_shard_bytes) {
+FileSizes ShardedSafetensorsWriter::sizes(std::vector<SafetensorsSpec> tensors,
+                                          int64_t max_shard_bytes) {
   const std::vector<Shard> shards = cut(std::move(tensors), max_shard_bytes);
-  int64_t bytes = std::ssize(index_text(shards));
-  for (const Shard& shard : shards) {
-    bytes = checked_add(bytes, safetensors_bytes(shard.tensors));
-  }
-  return bytes;
+  FileSizes sizes;
+  sizes.add(std::ssize(index_text(shards)));
+  for (const Shard& shard : shards) sizes.add(safetensors_bytes(shard.tensors));
+  return sizes;
 }
 
 void ShardedSafetensorsWriter::open_shard(size_t index) {

@@ -57,7 +57,18 @@ Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, Dataset
     make_directories(options.token_file.parent_path());
   }
   ProgressBar bar(std::cerr, style, "reading data", bytes, "B");
-  Dataset dataset = Dataset::read(place, tokenizer, options, part, bar.callback());
+  const auto read = [&] {
+    try {
+      return Dataset::read(place, tokenizer, options, part, bar.callback());
+    } catch (const Error& error) {
+      // Of the file of tokens: nothing else is written.
+      if (!is_large || !token_file.empty() || error.kind() != ErrorKind::generic) throw;
+      throw Error(error.kind(), error.what(),
+                  fmt::format("{}{}set TMPDIR to another directory", error.hint(),
+                              error.hint().empty() ? "" : ", or "));
+    }
+  };
+  Dataset dataset = read();
   bar.finish();
   return dataset;
 }

@@ -50,19 +50,20 @@ int64_t checkpoints_at_once(const Recipe& recipe, int64_t steps) {
                   checked_add(recipe.save_total_limit, recipe.load_best_model_at_end ? 2 : 1));
 }
 
-int64_t largest_checkpoint(const Recipe& recipe, const CheckpointInfo& info, Session& session,
-                           int64_t total_steps) {
+// The most that a checkpoint takes, and that any file of one does.
+FileSizes largest_checkpoint(const Recipe& recipe, const CheckpointInfo& info, Session& session,
+                             int64_t total_steps) {
   const std::string recipe_yaml = recipe.to_yaml();
   const SaveSteps saves(recipe);
   const int64_t steps = std::min(total_steps, kPlannedSteps);
-  int64_t largest = 0;
+  FileSizes largest;
   bool is_known = false;  // whether `largest` covers the present states
   for (int64_t done = 1; done <= steps; ++done) {
     if (session.pass_step(done - 1)) is_known = false;
     if (is_known || (done < steps && !saves.contain(done))) continue;
-    largest = std::max(largest, checkpoint_bytes(info, recipe_yaml, [&](const StateVisitor& visit) {
-                         session.visit(visit);
-                       }));
+    const FileSizes sizes = checkpoint_sizes(
+        info, recipe_yaml, [&](const StateVisitor& visit) { session.visit(visit); });
+    largest = {std::max(largest.all, sizes.all), std::max(largest.largest, sizes.largest)};
     is_known = true;
   }
   return largest;
@@ -90,13 +91,18 @@ DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenize
   session->learner().begin_run(steps);
   DiskPlan disk;
   SessionResult result(*session);
-  disk.result = result_bytes(result, files, tokenizer, recipe_chat_format(recipe, tokenizer));
-  disk.exports = export_bytes(recipe, files, result.weights());
-  disk.checkpoint = largest_checkpoint(
+  const FileSizes model =
+      result_sizes(result, files, tokenizer, recipe_chat_format(recipe, tokenizer));
+  const FileSizes exports = export_sizes(recipe, files, result.weights());
+  const FileSizes checkpoint = largest_checkpoint(
       recipe, info != nullptr ? *info : describe_run(recipe, files, tokenizer, *session, {}),
       *session, steps);
   disk.masters = session->disk_ledger().peak;  // with the files that rotations wrote beside others
   disk.checkpoints = checkpoints_at_once(recipe, steps);
+  disk.result = model.all;
+  disk.exports = exports.all;
+  disk.checkpoint = checkpoint.all;
+  disk.largest_file = std::max({model.largest, exports.largest, checkpoint.largest});
   return disk;
 }
 

@@ -110,16 +110,18 @@ void write_result(ResultSource& source, const ModelFiles& files, const Tokenizer
   move_files(beside, output_dir);
 }
 
-int64_t result_bytes(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,
-                     const ChatFormat& format) {
-  const int64_t texts = bytes_of(tokenizer_texts(files, tokenizer, format));
+FileSizes result_sizes(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,
+                       const ChatFormat& format) {
+  FileSizes sizes{bytes_of(tokenizer_texts(files, tokenizer, format)), 0};
   if (const nlohmann::json adapter = source.adapter(); !adapter.is_null()) {
     const StateSource states = [&](const StateVisitor& visitor) { source.visit(visitor); };
-    return checked_add(texts, adapter_bytes(states, adapter, files.origin));
+    sizes.add(adapter_bytes(states, adapter, files.origin));
+    return sizes;
   }
   const std::vector<SafetensorsSpec> specs = source.weights();
-  const int64_t configs = bytes_of(config_texts(files, tokenizer, format, dtype_of(specs)));
-  return checked_add(checked_add(texts, configs), ShardedSafetensorsWriter::bytes(specs));
+  sizes.add({bytes_of(config_texts(files, tokenizer, format, dtype_of(specs))), 0});
+  sizes.add(ShardedSafetensorsWriter::sizes(specs));
+  return sizes;
 }
 
 }  // namespace jackscrew

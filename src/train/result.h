@@ -13,8 +13,9 @@ namespace jackscrew {
 void write_result(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,
                   const ChatFormat& format, const fs::path& output_dir);
 
-// The bytes of all files that write_result() writes. `source` may be on the plan device.
-int64_t result_bytes(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,
-                     const ChatFormat& format);
+// What the files take that write_result() writes; the largest is of those of weights, with what
+// little describes an adapter. `source` may be on the plan device.
+FileSizes result_sizes(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,
+                       const ChatFormat& format);
 
 }  // namespace jackscrew

@@ -186,12 +186,12 @@ void check_exports(const Recipe& recipe, const ModelFiles& files) {
                 "leave export out: generate, chat and eval take the result as adapter=DIR beside "
                 "the model");
   }
-  export_bytes(recipe, files, {});
+  export_sizes(recipe, files, {});
 }
 
-int64_t export_bytes(const Recipe& recipe, const ModelFiles& files,
-                     const std::vector<SafetensorsSpec>& weights) {
-  int64_t bytes = 0;
+FileSizes export_sizes(const Recipe& recipe, const ModelFiles& files,
+                       const std::vector<SafetensorsSpec>& weights) {
+  FileSizes sizes;
   for (const RunExport& wanted : recipe.exports) {
     try {
       const auto learner =
@@ -204,14 +204,12 @@ int64_t export_bytes(const Recipe& recipe, const ModelFiles& files,
       if (learner == nullptr) result.origin = recipe.output_dir;
       const WeightSource* kept =
           learner == nullptr || files.source == nullptr ? result.source.get() : files.source.get();
-      bytes = checked_add(
-          bytes,
-          plan_conversion(conversion, result, {format_of(wanted), wanted.storage, kept}).bytes);
+      sizes.add(plan_conversion(conversion, result, {format_of(wanted), wanted.storage, kept}));
     } catch (const Error& error) {
       fail_export(wanted, error);
     }
   }
-  return bytes;
+  return sizes;
 }
 
 bool lacks_exports(const Recipe& recipe, const fs::path& output_dir) {

@@ -26,11 +26,11 @@ void check_export_storages(const Recipe& recipe);
 // or GGUF file that has no place for it, an adapter that cannot be merged into weights.
 void check_exports(const Recipe& recipe, const ModelFiles& files);
 
-// The bytes of all their files. `weights` are the result's where it is a model
-// (ResultSource::weights()). Throws as check_exports() does. A model without a usable tokenizer is
-// planned with the byte tokenizer.
-int64_t export_bytes(const Recipe& recipe, const ModelFiles& files,
-                     const std::vector<SafetensorsSpec>& weights);
+// What all their files take; the largest is of those of weights. `weights` are the result's where
+// it is a model (ResultSource::weights()). Throws as check_exports() does. A model without a usable
+// tokenizer is planned with the byte tokenizer.
+FileSizes export_sizes(const Recipe& recipe, const ModelFiles& files,
+                       const std::vector<SafetensorsSpec>& weights);
 
 // Whether output_dir, which holds the result, lacks one of them.
 bool lacks_exports(const Recipe& recipe, const fs::path& output_dir);

@@ -207,6 +207,12 @@ void RunLog::warn_of_disk(const fs::path& output) {
   const int64_t masters = run_.plan.disk.peak - run_.crew.session().disk_ledger().total;
   const DiskPlan disk =
       plan_disk(run_.recipe, run_.files, run_.tokenizer, run_.schedule.total_steps, &run_.info);
+  if (const auto limit = file_size_limit(); limit && disk.largest_file > *limit) {
+    warn(fmt::format(
+        "the run may write a file of {}, but no file may have more than {}: raise the file size "
+        "limit (ulimit -f)",
+        human_bytes(disk.largest_file, *limit), human_bytes(*limit, disk.largest_file)));
+  }
   const int64_t wanted = bytes_to_write(disk, masters, output);
   std::error_code error;
   const fs::space_info space = fs::space(output, error);
@@ -358,6 +364,12 @@ void RunLog::saved(int64_t step, const fs::path& checkpoint) {
   put_back(checkpoint.parent_path());
   events_.write(EventKind::save, step, JsonObject().add("path", checkpoint.string()));
   say(fmt::format("saved     {}", checkpoint.string()));
+  const std::vector<fs::path> left = unfinished_checkpoints(checkpoint.parent_path());
+  if (left.empty() || std::exchange(warned_of_leftovers_, true)) return;
+  warn(
+      fmt::format("{} is left of a checkpoint that should be gone, and takes room: the system "
+                  "refuses to remove all of it",
+                  left.front().string()));
 }
 
 void RunLog::takes_best(int64_t step, const std::string& best) {
@@ -386,8 +398,10 @@ void RunLog::ended(int64_t done, OutputClaim& output_dir) {
   if (result_step_) end.add("result_step", *result_step_);
   events_.write(EventKind::end, done, end);
   const bool beside = run_.crew.session().device().own_memory().has_value();
-  say(fmt::format("memory    peak {} allocated, {} resident{}", human_bytes(ledger.peak),
-                  human_bytes(resident_peak_), beside ? " on the host" : ""));
+  say(fmt::format(
+      "memory    peak {} allocated, {}{}", human_bytes(ledger.peak),
+      resident_peak_ > 0 ? human_bytes(resident_peak_) + " resident" : "resident size unknown",
+      beside ? " on the host" : ""));
   try {
     write_patiently(
         run_.console, kLogName, output_dir, [&] { events_.flush(); }, [] {});

@@ -106,6 +106,7 @@ class RunLog {
   int64_t resident_peak_ = 0;
   std::optional<int64_t> result_step_;  // of the result, where it is not the last
   bool warned_of_graphs_ = false;
+  bool warned_of_leftovers_ = false;
   bool warned_of_no_gradient_ = false;
 };
 

@@ -22,6 +22,7 @@
 #include "base/temporary_place.h"
 #include "base/text.h"
 #include "tests/support/errors.h"
+#include "tests/support/resource_limit.h"
 
 namespace jackscrew {
 namespace {
@@ -354,6 +355,23 @@ TEST_F(FileTest, OnlyOneWritesToAnOutput) {
                  [&] { write_text_atomic(directory_ / "out.gguf", "1"); });
   EXPECT_EQ(read_text(directory.path() / "x"), "1");
   EXPECT_TRUE(fs::exists(file.path()));
+}
+
+TEST_F(FileTest, TheLimitOfAFileIsKnown) {
+  {
+    const ResourceLimit limited(RLIMIT_FSIZE, 4096);
+    EXPECT_EQ(file_size_limit(), 4096);
+  }
+  const ResourceLimit unlimited(RLIMIT_FSIZE, RLIM_INFINITY);
+  EXPECT_EQ(file_size_limit(), std::nullopt);
+}
+
+TEST_F(FileTest, TooManyOpenFilesAreALimitThatCanBeRaised) {
+  write_text_atomic(directory_ / "a", "1");
+  const ResourceLimit none(RLIMIT_NOFILE, 0);
+  expect_error(ErrorKind::model,
+               "a: Too many open files | raise the limit of open files (ulimit -n)",
+               [&] { MappedFile file(directory_ / "a"); });
 }
 
 TEST_F(FileTest, FullDiskIsAnError) {

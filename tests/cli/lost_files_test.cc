@@ -121,10 +121,21 @@ TEST_F(SlowLostFiles, FilesThatMayNotGrowAreErrorsOfTheirName) {
   // Room may come, a higher limit does not: nothing is waited for.
   const Outcome result = limited(100, tiny_.train("result", "method=full max_steps=2"));
   EXPECT_EQ(result.exit_code, 1) << result.out;
-  for (const char* part : {"the result is not written", "File too large", "ulimit -f"}) {
+  for (const char* part : {"warning: the run may write a file of ", "the result is not written",
+                           "File too large", "ulimit -f"}) {
     EXPECT_NE(result.out.find(part), result.out.npos) << result.out;
   }
   EXPECT_EQ(result.out.find("waiting"), result.out.npos) << result.out;
+  // The stream of a calibration text is larger than the model of which it is.
+  for (const char* command : {"export output=", "quantize group_size=32 output_dir="}) {
+    const std::string output = tiny_.path("written").string();
+    expect_refused(
+        limited(100, command + output + " model=" + tiny_.path("out").string() + " --quiet"), 1,
+        {output + " needs a file of ", "ulimit -f"});
+    for (const auto& entry : fs::directory_iterator(tiny_.path(""))) {
+      EXPECT_FALSE(entry.path().string().starts_with(output)) << entry.path();
+    }
+  }
   expect_refused(limited(1, "report " + tiny_.path("out").string()), 1, {"report.html"});
   for (const char* output : {"out", "none", "result"}) {
     for (const auto& entry : fs::recursive_directory_iterator(tiny_.path(output))) {

@@ -1,4 +1,5 @@
-// A limit of a control group that does not leave a run enough, through the program.
+// A limit of a control group that does not leave a run enough, and memory of which nothing is
+// known, through the program.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -104,6 +105,20 @@ TEST(SlowMemoryLimit, LeavesRoomForTheProgramItself) {
                                                 << outcome.out;
   }
   EXPECT_TRUE(fits);
+}
+
+TEST(SlowMemoryLimit, WithoutProcItIsUnknown) {
+  const auto without_proc = [](const std::string& command) {
+    return run_shell("unshare -m sh -c 'mount -t tmpfs none /proc && exec " + command + "' 2>&1");
+  };
+  if (without_proc("true").exit_code != 0) GTEST_SKIP() << "no right to mount";
+  const TinyRun tiny("no_proc");
+  const Outcome doctor = without_proc(std::string(kProgram) + " doctor");
+  EXPECT_NE(doctor.out.find("\nmemory: unknown\n"), std::string::npos) << doctor.out;
+  const Outcome trained =
+      without_proc(std::string(kProgram) + " " + tiny.train("out", "max_steps=1"));
+  EXPECT_NE(trained.out.find(" allocated, resident size unknown\n"), std::string::npos)
+      << trained.out;
 }
 
 }  // namespace

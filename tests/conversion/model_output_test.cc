@@ -8,6 +8,7 @@
 #include "tests/cli/run_program.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
+#include "tests/support/resource_limit.h"
 
 namespace jackscrew {
 namespace {
@@ -24,7 +25,7 @@ class ModelOutputTest : public ::testing::Test {
         make_recipe({"model=" + golden_model("mha_untied"), setting, "overwrite=true"}), "export");
   }
   void write_gguf(ModelOutput& output, const std::string& more) const {
-    output.begin(1);
+    output.begin({1, 1});
     FileWriter writer(output.path());
     writer.write("GGUF" + more);
     writer.close();
@@ -226,7 +227,7 @@ TEST_F(ModelOutputTest, PathsThatEndInNoName) {
     SCOPED_TRACE(end);
     ModelOutput written = replacing("output_dir=" + path("m") + end);
     EXPECT_EQ(written.target().filename(), "m");
-    written.begin(1);
+    written.begin({1, 1});
     FileWriter(written.path() / "config.json").write("{}");
     EXPECT_EQ(names(), (std::vector<std::string>{"m", "m.jackscrew-part"}));
     written.commit();
@@ -243,10 +244,11 @@ TEST_F(ModelOutputTest, TwoAtATimeAreRefused) {
   ModelOutput second = output("output=" + path("y.gguf"));
   ModelOutput third = output("output=" + path("y.gguf"));
   write_gguf(first, "1");
-  expect_message(ErrorKind::generic, "another run is writing to " + path("y.gguf"),
-                 [&] { second.begin(1); });
+  expect_message(ErrorKind::generic, "another run is writing to " + path("y.gguf"), [&] {
+    second.begin({1, 1});
+  });
   first.commit();
-  expect_message(ErrorKind::usage, "exists already", [&] { third.begin(1); });
+  expect_message(ErrorKind::usage, "exists already", [&] { third.begin({1, 1}); });
   EXPECT_EQ(text("y.gguf"), "GGUF1");
 }
 
@@ -264,10 +266,22 @@ TEST_F(ModelOutputTest, OneOfAnyKindIsRefusedBesideAnother) {
   }
 }
 
+// Of shards, all may be smaller than what they are together.
+TEST_F(ModelOutputTest, NoFileIsBegunThatMayNotBecomeSoLarge) {
+  const ResourceLimit limited(RLIMIT_FSIZE, 4096);
+  ModelOutput output = replacing("output_dir=" + path("m"));
+  const std::string error = error_of(ErrorKind::generic, [&] { output.begin({8192, 4097}); });
+  EXPECT_EQ(error, path("m") +
+                       " needs a file of 4.0 KiB (4097 B), but no file may have more than 4.0 KiB "
+                       "(4096 B) | raise the file size limit (ulimit -f) and run again");
+  EXPECT_EQ(names(), std::vector<std::string>());
+  output.begin({8192, 4096});
+}
+
 // What appears at the output's name while it is being made is not replaced.
 TEST_F(ModelOutputTest, LooksAgainAtTheEnd) {
   ModelOutput output = replacing("output_dir=" + path("m"));
-  output.begin(1);
+  output.begin({1, 1});
   fs::create_directories(path("m"));
   directory_.file("m/notes.txt", "mine");
   expect_message(ErrorKind::usage, "holds notes.txt", [&] { output.commit(); });

@@ -55,7 +55,7 @@ class Checkpoint : public FormatsTest {
 TEST_F(Checkpoint, BytesAreKnownBefore) {
   CheckpointInfo info{1, "1.2.3", "x86-64-v3", "f32", {}, 40};
   const Memory planned("host", make_plan_backing("files"), 0);
-  const int64_t bytes = checkpoint_bytes(info, "a: 1\n", planned_states(planned));
+  const auto [bytes, largest] = checkpoint_sizes(info, "a: 1\n", planned_states(planned));
   for (const int64_t step : std::vector<int64_t>{1, 23, 4567, 4294967295}) {
     info.step = step;
     info.data = std::string(static_cast<size_t>(step % 41), 'd');
@@ -63,10 +63,13 @@ TEST_F(Checkpoint, BytesAreKnownBefore) {
     fill(master_.view(), static_cast<float>(step));
     const fs::path path = write_checkpoint(directory_, info, "a: 1\n", states(), *ops_);
     EXPECT_EQ(bytes_below(path), bytes) << step;
+    EXPECT_EQ(std::max(fs::file_size(path / "state.safetensors"),
+                       fs::file_size(path / "checkpoint.json")),
+              static_cast<uintmax_t>(largest));
     EXPECT_EQ(read_checkpoint_info(path).step, step);
     EXPECT_EQ(read_checkpoint_info(path).data, info.data);
   }
-  EXPECT_EQ(checkpoint_bytes(info, "a: 12\n", planned_states(planned)), bytes + 1);
+  EXPECT_EQ(checkpoint_sizes(info, "a: 12\n", planned_states(planned)).all, bytes + 1);
 }
 
 // Those that were written before checkpoint.json had a size of its own.

@@ -245,14 +245,19 @@ TEST_F(Sharded, KeepsTensorsOfAWeightTogether) {
 }
 
 TEST_F(Sharded, BytesAreKnownBefore) {
-  uintmax_t bytes = 0;
-  for (const auto& entry : fs::directory_iterator(directory_)) bytes += entry.file_size();
-  EXPECT_EQ(ShardedSafetensorsWriter::bytes(tensors_, 8), static_cast<int64_t>(bytes));
+  uintmax_t bytes = 0, largest = 0;
+  for (const auto& entry : fs::directory_iterator(directory_)) {
+    bytes += entry.file_size();
+    largest = std::max(largest, entry.file_size());
+  }
+  const FileSizes sizes = ShardedSafetensorsWriter::sizes(tensors_, 8);
+  EXPECT_EQ(sizes.all, static_cast<int64_t>(bytes));
+  EXPECT_EQ(sizes.largest, static_cast<int64_t>(largest));
   fs::create_directory(directory_ / "whole");
   ShardedSafetensorsWriter whole(directory_ / "whole", {{"a", "U8", {3}}});
   whole.write("a", pattern(3));
   whole.close();
-  EXPECT_EQ(ShardedSafetensorsWriter::bytes({{"a", "U8", {3}}}),
+  EXPECT_EQ(ShardedSafetensorsWriter::sizes({{"a", "U8", {3}}}).all,
             static_cast<int64_t>(fs::file_size(directory_ / "whole/model.safetensors")));
 }
 

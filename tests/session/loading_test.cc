@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <iostream>
 #include <sstream>
 
@@ -57,6 +58,30 @@ TEST(Loading, SpeaksOfWhatTakesLong) {
 TEST(Loading, IsSilentAboutTheRestAndOnRequest) {
   EXPECT_EQ(said({.patience = 1e9}), "");
   EXPECT_EQ(said({.quiet = true, .patience = 0}), "");
+}
+
+// Of text that is large its tokens go to a file, and nobody may make one in /proc.
+TEST(Loading, NamesWhatChoosesThePlaceOfTokens) {
+  const fs::path text =
+      fs::temp_directory_path() / fmt::format("jackscrew_large_{}.txt", ::getpid());
+  write_text_atomic(text, "x");
+  fs::resize_file(text, 64 << 20);
+  const char* const named = std::getenv("TMPDIR");
+  const std::string before = named == nullptr ? "" : named;
+  ::setenv("TMPDIR", "/proc", 1);
+  const Recipe recipe = make_recipe({"tokenizer=bytes"});
+  const Tokenizer tokenizer = make_tokenizer("bytes", open_model("llama-9m"));
+  const std::string error = error_of(ErrorKind::generic, [&] {
+    load_dataset(text, tokenizer, dataset_options(recipe, tokenizer), {.quiet = true});
+  });
+  EXPECT_NE(error.find("cannot create /proc/jackscrew.tokens: "), std::string::npos) << error;
+  EXPECT_EQ(hint_of(error), "check the path, or set TMPDIR to another directory");
+  if (named == nullptr) {
+    ::unsetenv("TMPDIR");
+  } else {
+    ::setenv("TMPDIR", before.c_str(), 1);
+  }
+  fs::remove(text);
 }
 
 // A file's weights, with a head beside an embedding to which it is tied.

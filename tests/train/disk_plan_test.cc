@@ -19,6 +19,17 @@ int64_t bytes_below(const fs::path& directory) {
   return bytes;
 }
 
+// The bytes of the largest file of weights or states.
+int64_t largest_below(const fs::path& directory) {
+  int64_t largest = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    const fs::path ending = entry.path().extension();
+    if (ending != ".safetensors" && ending != ".bin" && ending != ".gguf") continue;
+    largest = std::max(largest, static_cast<int64_t>(entry.file_size()));
+  }
+  return largest;
+}
+
 // What stands in the directory of a run beside its result.
 bool is_beside_the_result(const std::string& name) {
   return name == "recipe.yaml" || name == "train_log.jsonl" || name == "report.html" ||
@@ -82,6 +93,9 @@ class SlowDiskPlans : public ::testing::Test {
     EXPECT_EQ(plan.checkpoints, 6);
     EXPECT_EQ(plan.result, found.result);
     EXPECT_EQ(plan.exports, found.exports);
+    const int64_t largest = largest_below(tiny_.path(name));
+    EXPECT_GE(plan.largest_file, largest);
+    EXPECT_TRUE(plan.largest_file == largest || !more.starts_with("method=full"));
     EXPECT_EQ(plan.exports > 0, more.find("export=") != std::string::npos);
   }
   void expect_planned(const std::string& more, bool alike) {

@@ -217,6 +217,22 @@ TEST(WriteElsewhere, HasOtherPlacesThanTheOneThatIsNamed) {
   ::unsetenv("TMPDIR");
 }
 
+// A file system that somebody has mounted in it stays, and what is around it.
+TEST_F(SlowFullDisk, WhatStaysOfAnOldCheckpointIsSaid) {
+  const std::string settings = "max_steps=4 save_steps=2 report_samples=0 ";
+  tiny_.must_train("out", settings);
+  tiny_.lose_result("out");
+  fs::remove_all(tiny_.path("out/checkpoint-4"));
+  const SmallDisk held(tiny_.path("out/checkpoint-2/held"), "1m");
+  const Outcome pruned = run(tiny_.train("out", settings + "save_total_limit=1") + kErrorsOnly);
+  ::umount2(tiny_.path("out/checkpoint-2.part/held").c_str(), MNT_DETACH);
+  EXPECT_EQ(pruned.exit_code, 0) << pruned.out;
+  EXPECT_NE(pruned.out.find("warning: " + tiny_.path("out/checkpoint-2.part").string() +
+                            " is left of a checkpoint"),
+            std::string::npos)
+      << pruned.out;
+}
+
 // The states of the last step make room for the best only once they are saved, and a result of the
 // best that cannot be written is no more lost than another.
 TEST_F(SlowFullDisk, TheBestIsTakenAgain) {

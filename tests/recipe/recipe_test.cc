@@ -162,7 +162,7 @@ TEST(Recipe, Contradictions) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   };
   says({"eval_data=x", "val_size=0.1"}, "both eval_data and val_size");
-  says({"val_size=1.5"}, "val_size is 1.5");
+  says({"val_size=1.5"}, "val_size is 1.5, neither a fraction nor a number of examples");
   says({"eval_steps=5"}, "nothing to evaluate on");
   says({"num_train_epochs=0"}, "max_steps and num_train_epochs");
   says({"max_steps=5", "warmup_steps=5"}, "warmup_steps 5 is not less than max_steps 5");

@@ -78,6 +78,10 @@ std::string read_text(const fs::path& path, int64_t max_bytes = int64_t{1} << 30
 
 // Gives a file the name `to`, replacing a file there. Throws Error(generic).
 void rename_file(const fs::path& from, const fs::path& to);
+// The same for two names in an open directory, wherever it is now; `shown` is its path for
+// messages.
+void rename_file_in(int directory, const std::string& from, const std::string& to,
+                    const fs::path& shown);
 
 // Writes beside and renames: after a crash the file holds either the old text or the new. Throws
 // Error(generic) where the disk refuses or another process writes it.

@@ -472,8 +472,9 @@ void refuse_other_recipe(const Recipe& recipe) {
   refuse_to_replace(recipe, wanted_checkpoint(recipe), {});
 }
 
-RunStart find_start(const Recipe& recipe, int64_t total_steps, const RunInputs& inputs) {
-  const fs::path output = recipe.output_dir;
+RunStart find_start(Recipe recipe, const fs::path& output, int64_t total_steps,
+                    const RunInputs& inputs) {
+  recipe.output_dir = output.string();
   RunStart start{wanted_checkpoint(recipe), {}};
   if (!recipe.overwrite && has_result(output)) {
     if (const LoggedRun logged = logged_run(output); logged.ended_after) {

@@ -278,6 +278,12 @@ void rename_file(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) fail_system(ErrorKind::generic, "rename to", to);
 }
 
+void rename_file_in(int directory, const std::string& from, const std::string& to,
+                    const fs::path& shown) {
+  if (::renameat(directory, from.c_str(), directory, to.c_str()) == 0) return;
+  fail_system(ErrorKind::generic, "rename to", shown / to);
+}
+
 void make_directories(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);

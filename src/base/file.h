@@ -91,6 +91,10 @@ std::optional<int64_t> file_size_limit();
 
 // Gives a file the name `to`, replacing a file there. Throws Error(generic).
 void rename_file(const fs::path& from, const fs::path& to);
+// The same for two names in an open directory, wherever it is now; `shown` is its path for
+// messages.
+void rename_file_in(int directory, const std::string& from, const std::string& to,
+                    const fs::path& shown);
 
 // Writes beside and renames: after a crash the file holds either the old text or the new. Throws
 // Error(generic) where the disk refuses or another process writes it.

@@ -25,10 +25,6 @@ constexpr int64_t kPreviewRead = 1000;  // of each data set, for the warnings
 constexpr size_t kPreviewTokens = 400;  // of a record
 constexpr size_t kPreviewBytes = 2000;  // of a text, if there are no tokens
 
-bool is_read(const Recipe& recipe, size_t data) {
-  return recipe.data_weights.empty() || recipe.data_weights[data] != 0.0;
-}
-
 // The recipe as training resolves it: a tokenizer alone has no positions that limit it.
 Recipe settled(const Recipe& given, const ModelFiles& files) {
   Recipe recipe = with_adapter_options(given);
@@ -50,7 +46,7 @@ struct Reader {
   void records(int64_t most, const EncodedCallback& use, const BadRecordCallback& bad,
                DocumentParts parts) const {
     for (size_t i = 0; i < places.size(); ++i) {
-      if (!is_read(recipe, i)) continue;
+      if (!is_read(recipe.data_weights, i)) continue;
       encode_records(places[i].files(DataPart::train), most, tokenizer, options.examples,
                      options.threads, use, {}, options.skip_bad_records ? bad : BadRecordCallback(),
                      parts);
@@ -69,7 +65,7 @@ void require_records(const Recipe& recipe, const std::vector<DataPlace>& places,
   if (stats.records > 0) return;
   std::vector<fs::path> files;
   for (size_t i = 0; i < places.size(); ++i) {
-    if (!is_read(recipe, i)) continue;
+    if (!is_read(recipe.data_weights, i)) continue;
     for (const fs::path& file : places[i].files(DataPart::train)) files.push_back(file);
   }
   fail_without_records(fmt::format("{}", fmt::join(recipe.data, ", ")), files);
@@ -248,7 +244,7 @@ void preview_records(const Recipe& recipe, const std::vector<DataPlace>& places)
     return true;
   };
   for (size_t i = 0; i < places.size(); ++i) {
-    if (is_read(recipe, i)) {
+    if (is_read(recipe.data_weights, i)) {
       find_records(places[i].files(DataPart::train), most, show, {}, DocumentParts::first);
     }
   }
@@ -279,7 +275,8 @@ double share_of(int64_t part, int64_t whole) {
 DataSummary summarise(const Reader& reader) {
   const Recipe& recipe = reader.recipe;
   Dataset data =
-      load_datasets(reader.places, reader.tokenizer, reader.options, stderr_style(recipe.quiet));
+      load_datasets(reader.places, reader.tokenizer, reader.options, stderr_style(recipe.quiet),
+                    DataPart::train, {.weights = recipe.data_weights});
   DataSummary out;
   out.repeated = repeated_examples(data);
   if (!recipe.data_weights.empty()) data = data.weighted(recipe.data_weights, recipe.seed);

@@ -63,8 +63,8 @@ std::vector<Dataset> load_scored(const Recipe& recipe, const HeldOut& scored,
                                  const Tokenizer& tokenizer, const ProgressStyle& style) {
   if (scored.val_size > 0) {
     warn_of_unused(recipe, "eval", {"stride"}, " with val_size");
-    const Dataset all =
-        load_texts(recipe, scored.data, tokenizer, DataPart::train, TargetUse::scored, style);
+    const Dataset all = load_texts(recipe, scored.data, tokenizer, DataPart::train,
+                                   TargetUse::scored, style, recipe.data_weights);
     std::vector<Dataset> parts = {
         all.split(scored.val_size, recipe.seed, recipe.data_weights).second};
     if (!recipe.quiet) {

@@ -251,7 +251,7 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed,
   if (!(val_size > 0.0) || wanted >= most) {
     throw Error(ErrorKind::usage,
                 fmt::format("val_size {} is too large for {}", val_size, examples),
-                "a share below 1, or a number of examples smaller than there are");
+                "a fraction below 1, or a number of examples smaller than there are");
   }
   const auto count = static_cast<size_t>(wanted);
   const std::vector<int64_t> order =

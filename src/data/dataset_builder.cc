@@ -126,15 +126,41 @@ Json key_of(const ChatTemplate& chat) {
   return {{"refused", chat.refusal->what()}};
 }
 
-// The key of a token file: everything that its examples depend on.
-std::string key_of(std::span<const fs::path> files, const Tokenizer& tokenizer,
-                   const DatasetOptions& options) {
-  Json list = Json::array();
+// What tells a file from what it was before somebody wrote to it.
+struct FileState {
+  uintmax_t size = 0;
+  fs::file_time_type time;
+  bool operator==(const FileState&) const = default;
+};
+
+std::vector<FileState> states_of(std::span<const fs::path> files) {
+  std::vector<FileState> states;
+  std::error_code error;  // unreadable files are refused when they are read
   for (const fs::path& file : files) {
-    std::error_code error;  // unreadable files are refused when they are read
-    const uintmax_t size = fs::file_size(file, error);
-    const auto time = fs::last_write_time(file, error).time_since_epoch().count();
-    list.push_back({fs::absolute(file, error).string(), size, time});
+    states.push_back({fs::file_size(file, error), fs::last_write_time(file, error)});
+  }
+  return states;
+}
+
+// Throws Error(data): what was read is neither the old text nor the new.
+void refuse_changed(std::span<const fs::path> files, std::span<const FileState> before) {
+  const std::vector<FileState> now = states_of(files);
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (now[i] == before[i]) continue;
+    throw Error(ErrorKind::data,
+                fmt::format("{}: the file was changed while it was read", files[i].string()),
+                "run again; nothing may write to it while it is in use");
+  }
+}
+
+// The key of a token file: everything that its examples depend on.
+std::string key_of(std::span<const fs::path> files, std::span<const FileState> states,
+                   const Tokenizer& tokenizer, const DatasetOptions& options) {
+  Json list = Json::array();
+  for (size_t i = 0; i < files.size(); ++i) {
+    std::error_code error;
+    list.push_back({fs::absolute(files[i], error).string(), states[i].size,
+                    states[i].time.time_since_epoch().count()});
   }
   const ChatFormat& format = options.examples.format;
   const TokenizerData& data = tokenizer.data();
@@ -331,9 +357,10 @@ Dataset Dataset::read(const DataPlace& from, const Tokenizer& tokenizer,
                       const ProgressCallback& progress) {
   const std::vector<fs::path> files = from.files(part);
   const int64_t room = options.after_virtual ? options.sequence_len : 0;
+  const std::vector<FileState> states = states_of(files);
   std::string key;
   if (!options.token_file.empty() && options.keep_token_file) {
-    key = key_of(files, tokenizer, options);
+    key = key_of(files, states, tokenizer, options);
     if (auto kept = DatasetBuilder::reopen(options.token_file, key, tokenizer)) {
       kept->stats_.room = room;
       return std::move(*kept);
@@ -363,6 +390,7 @@ Dataset Dataset::read(const DataPlace& from, const Tokenizer& tokenizer,
   };
   encode_records(files, options.max_samples, tokenizer, options.examples, options.threads, use,
                  progress, bad);
+  refuse_changed(files, states);
   if (counts.records == 0) fail_without_records(from.path().string(), files);
   if (counts.examples == 0) {
     const std::string none =

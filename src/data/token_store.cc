@@ -1,5 +1,7 @@
 #include "data/token_store.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <cstring>
 
@@ -27,9 +29,9 @@ std::string_view bytes_of(std::span<const T> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
 }
 
-// Where a file is written until it is whole.
-fs::path unfinished(const fs::path& path) {
-  return path.string() + kTemporarySuffix;
+// The name under which a file is written until it is whole.
+std::string unfinished(const fs::path& path) {
+  return path.filename().string() + kTemporarySuffix;
 }
 
 // The end of a file of tokens; nullopt where the file is none.
@@ -103,15 +105,19 @@ TokenWriter::TokenWriter(int64_t vocab_size, const fs::path& file, bool kept)
     : store_(new TokenStore), path_(file), kept_(kept) {
   store_->vocab_size_ = vocab_size;
   if (path_.empty()) return;
-  file_ = kept_ ? std::make_unique<FileWriter>(unfinished(path_))
-                : std::make_unique<FileWriter>(path_, WriteMode::nameless);
+  if (!kept_) {
+    file_ = std::make_unique<FileWriter>(path_, WriteMode::nameless);
+    return;
+  }
+  const fs::path directory = path_.has_parent_path() ? path_.parent_path() : ".";
+  directory_ = DirectoryHandle(directory);
+  file_ = std::make_unique<FileWriter>(directory / unfinished(path_));
 }
 
 TokenWriter::~TokenWriter() {
   if (file_ == nullptr || !kept_) return;
   file_.reset();
-  std::error_code ignored;
-  fs::remove(unfinished(path_), ignored);
+  ::unlinkat(directory_.descriptor(), unfinished(path_).c_str(), 0);
 }
 
 void TokenWriter::write(std::string_view bytes) {
@@ -154,8 +160,9 @@ std::shared_ptr<const TokenStore> TokenWriter::finish(const std::string& trailer
   std::optional<TokenFile> written;
   if (kept_) {
     file_->close();
-    rename_file(unfinished(path_), path_);
-    written = TokenFile::read(MappedFile(path_), store.vocab_size_);
+    const std::string name = path_.filename().string();
+    rename_file_in(directory_.descriptor(), unfinished(path_), name, directory_.shown());
+    written = TokenFile::read(MappedFile(directory_.shown() / name), store.vocab_size_);
   } else {
     written = TokenFile::read(file_->close_mapped(), store.vocab_size_);
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/crc32c.h"
+#include "base/directory_handle.h"
 #include "base/file.h"
 #include "data/example.h"
 
@@ -55,8 +56,9 @@ class TokenStore {
 // Takes examples in order, each of at least one token.
 class TokenWriter {
  public:
-  // With a `file`, the words are written there as they come; unless it is `kept`, to a file beside
-  // it that has no name and goes with the store. Throws Error(generic) where the disk refuses.
+  // With a `file`, the words are written there as they come, and stay in its directory where that
+  // is moved meanwhile; unless it is `kept`, to a file beside it that has no name and goes with the
+  // store. Throws Error(generic) where the disk refuses.
   explicit TokenWriter(int64_t vocab_size, const fs::path& file = {}, bool kept = true);
   ~TokenWriter();
 
@@ -71,6 +73,7 @@ class TokenWriter {
   std::unique_ptr<TokenStore> store_;
   fs::path path_;
   bool kept_;
+  DirectoryHandle directory_;         // of a file that is kept
   std::unique_ptr<FileWriter> file_;  // null: in memory
   uint64_t words_ = 0;
   Crc32c crc_;                    // of what is in the file

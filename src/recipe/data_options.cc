@@ -33,7 +33,8 @@ constexpr OptionSpec kDataOptions[] = {
     {.name = "val_size",
      .type = number,
      .default_text = "0",
-     .help = "fraction (below 1) or number of records held out for evaluation",
+     .help = "fraction (below 1) or number of examples (of a .txt file: windows) held out for "
+             "evaluation",
      .aliases = "val_set_size",
      .min = 0,
      .max = 1e15},
@@ -103,9 +104,10 @@ void DataSettings::read(const OptionSet& options) {
   const auto is_zero = [](double weight) { return weight == 0.0; };
   if (!data_weights.empty() && std::ranges::all_of(data_weights, is_zero)) fail_without_weight();
   if (val_size > 1 && val_size != static_cast<double>(static_cast<int64_t>(val_size))) {
-    throw Error(ErrorKind::usage,
-                fmt::format("val_size is {}, neither a share nor a number of records", val_size),
-                "use a value below 1 or a whole number");
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("val_size is {}, neither a fraction nor a number of examples", val_size),
+        "use a value below 1 or a whole number");
   }
 }
 

@@ -41,8 +41,12 @@ DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer)
   return options;
 }
 
+bool is_read(std::span<const double> weights, size_t data_set) {
+  return weights.empty() || weights[data_set] != 0.0;
+}
+
 Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, DatasetOptions options,
-                     const ProgressStyle& style, DataPart part, const fs::path& token_file) {
+                     const ProgressStyle& style, DataPart part, const TokenFilePath& token_file) {
   int64_t bytes = 0;
   for (const fs::path& file : place.files(part)) {
     std::error_code error;  // Dataset::read() reports files that cannot be read
@@ -51,9 +55,9 @@ Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, Dataset
   }
   const bool is_large = bytes >= kLargeData;
   if (is_large) {
-    options.keep_token_file = !token_file.empty();
+    options.keep_token_file = token_file != nullptr;
     options.token_file =
-        token_file.empty() ? large_temporary_directory() / "jackscrew.tokens" : token_file;
+        token_file ? token_file() : large_temporary_directory() / "jackscrew.tokens";
     make_directories(options.token_file.parent_path());
   }
   ProgressBar bar(std::cerr, style, "reading data", bytes, "B");
@@ -75,14 +79,17 @@ Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, Dataset
 
 Dataset load_datasets(std::span<const DataPlace> places, const Tokenizer& tokenizer,
                       const DatasetOptions& options, const ProgressStyle& style, DataPart part,
-                      const fs::path& token_prefix) {
+                      const LoadOptions& more) {
   std::vector<Dataset> parts;
-  for (const DataPlace& place : places) {
-    fs::path token_file;
-    if (!token_prefix.empty()) {
-      token_file = fmt::format("{}-{}.tokens", token_prefix.string(), parts.size() + 1);
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (!is_read(more.weights, i)) {
+      // Weights and token files go by the number of a data set.
+      parts.emplace_back(std::vector<Example>(), options.sequence_len);
+      continue;
     }
-    parts.push_back(load_dataset(place, tokenizer, options, style, part, token_file));
+    TokenFilePath token_file;
+    if (more.token_file) token_file = [&more, i] { return more.token_file(i + 1); };
+    parts.push_back(load_dataset(places[i], tokenizer, options, style, part, token_file));
   }
   return Dataset::join(parts);
 }
@@ -102,10 +109,10 @@ void warn_of_data(std::span<const DataPlace> places, DataPart part, const Datase
 
 Dataset load_texts(const Recipe& recipe, const std::vector<std::string>& data,
                    const Tokenizer& tokenizer, DataPart part, TargetUse use,
-                   const ProgressStyle& style) {
+                   const ProgressStyle& style, std::span<const double> weights) {
   const std::vector<DataPlace> places = data_places(data);
-  Dataset dataset =
-      load_datasets(places, tokenizer, dataset_options(recipe, tokenizer), style, part);
+  Dataset dataset = load_datasets(places, tokenizer, dataset_options(recipe, tokenizer), style,
+                                  part, {.weights = weights});
   warn_of_data(places, part, dataset.stats(), use);
   return dataset;
 }

@@ -2,7 +2,9 @@
 // long.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <span>
 
 #include "base/file.h"
 #include "data/dataset.h"
@@ -19,16 +21,29 @@ ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer);
 // less the virtual tokens.
 DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer);
 
-// Dataset::read() of one data set. If its files are large, the tokens are kept in a file:
-// `token_file` or, if that is empty, a temporary file that has no name.
+// Whether data set number `data_set`, from 0 on, is read at all: not where its weight is 0.
+bool is_read(std::span<const double> weights, size_t data_set);
+
+// Where the tokens of a large data set are kept: asked just before that is read, since a directory
+// may have been moved while another was.
+using TokenFilePath = std::function<fs::path()>;
+
+// Dataset::read() of one data set. If its files are large, the tokens are kept in a file: that of
+// `token_file` or, without one, a temporary file that has no name.
 Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, DatasetOptions options,
                      const ProgressStyle& style, DataPart part = DataPart::train,
-                     const fs::path& token_file = {});
-// Several data sets, each read so, joined; the names of their token files begin with
-// `token_prefix`.
+                     const TokenFilePath& token_file = {});
+
+// What load_datasets() may be given besides.
+struct LoadOptions {
+  std::span<const double> weights = {};  // see is_read()
+  // TokenFilePath of the data set of that number, from 1 on.
+  std::function<fs::path(size_t number)> token_file = {};
+};
+// Several data sets, each read so, joined. One that is not read is there without examples.
 Dataset load_datasets(std::span<const DataPlace> places, const Tokenizer& tokenizer,
                       const DatasetOptions& options, const ProgressStyle& style,
-                      DataPart part = DataPart::train, const fs::path& token_prefix = {});
+                      DataPart part = DataPart::train, const LoadOptions& more = {});
 
 // Warns of the files in `places` that are not read and, by `stats`, of what is in those that are.
 void warn_of_data(std::span<const DataPlace> places, DataPart part, const DatasetStats& stats,
@@ -37,7 +52,7 @@ void warn_of_data(std::span<const DataPlace> places, DataPart part, const Datase
 // The data at a recipe's paths `data`, with those warnings: what commands read that do not train.
 Dataset load_texts(const Recipe& recipe, const std::vector<std::string>& data,
                    const Tokenizer& tokenizer, DataPart part, TargetUse use,
-                   const ProgressStyle& style);
+                   const ProgressStyle& style, std::span<const double> weights = {});
 
 // A session as planned, with the recipe's adapter loaded if there is one.
 std::unique_ptr<Session> load_session(const Recipe& recipe, const ModelFiles& files,

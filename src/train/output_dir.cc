@@ -120,11 +120,19 @@ void check_output_dir(const Recipe& recipe) {
   for (const auto* files : {&recipe.data, &recipe.eval_data}) {
     for (const std::string& file : *files) refuse_data(output, file);
   }
+  const fs::path tokens = tokens_directory(output);
+  if (fs::is_symlink(fs::symlink_status(tokens, error))) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{} is a link: a run that shares its directory would replace the "
+                            "tokens of this one",
+                            tokens.string()),
+                "remove the link; for another disk, give an output_dir there");
+  }
   if (is_run(output)) return;
   for (const fs::directory_entry& entry : entries_of(output, error)) {
     const std::string name = entry.path().filename().string();
     if (!run_writes(name)) continue;
-    if (entry.path() == tokens_directory(output) && has_only_tokens(entry.path())) continue;
+    if (entry.path() == tokens && has_only_tokens(entry.path())) continue;
     throw Error(ErrorKind::usage,
                 fmt::format("output_dir {} has no {} of a run, and its {} would be replaced",
                             output.string(), kLogName, name),
@@ -237,6 +245,22 @@ OutputClaim::~OutputClaim() {
 
 fs::path tokens_directory(const fs::path& output_dir) {
   return output_dir / "tokens";
+}
+
+std::string token_file_name(DataPart part, size_t number) {
+  return fmt::format("{}-{}.tokens", part == DataPart::train ? "train" : "eval", number);
+}
+
+void remove_earlier_run(const fs::path& output_dir, std::span<const std::string> token_files) {
+  remove_checkpoints_after(output_dir, -1);
+  const fs::path tokens = tokens_directory(output_dir);
+  remove_named(tokens, [&](const std::string& name) {
+    const bool is_ours = name.starts_with("train-") || name.starts_with("eval-");
+    return is_ours && name.ends_with(".tokens") &&
+           std::ranges::find(token_files, name) == token_files.end();
+  });
+  std::error_code ignored;
+  fs::remove(tokens, ignored);  // if nothing is left in it
 }
 
 fs::path exports_directory(const fs::path& output_dir) {

@@ -1,16 +1,21 @@
 // The directory that a run writes into, and the protection of what is already there.
 #pragma once
 
+#include <span>
+#include <string>
+
 #include "base/directory_handle.h"
 #include "base/file.h"
 #include "conversion/model_output.h"
+#include "data/data_files.h"
 #include "recipe/recipe.h"
 
 namespace jackscrew {
 
 // Throws Error(usage) where the recipe's output_dir is not a directory or a link to nowhere, is
-// where the model, the adapter, lora_original_model or data are read from, or holds files with
-// names that a run writes although they are not a run's. Changes nothing.
+// where the model, the adapter, lora_original_model or data are read from, has a link in place
+// of the directory of tokens, or holds files with names that a run writes although they are not a
+// run's. Changes nothing.
 void check_output_dir(const Recipe& recipe);
 
 // Holds a run's directory, from before anything is written to it.
@@ -55,6 +60,12 @@ std::string result_setting(const fs::path& output_dir);
 
 // Where the tokens of large data are kept for resumed runs.
 fs::path tokens_directory(const fs::path& output_dir);
+// The name there of those of a recipe's data set of that number, from 1 on.
+std::string token_file_name(DataPart part, size_t number);
+
+// Removes what would look like a part of a run that begins anew: checkpoints, and all tokens but
+// those in `token_files`, the names that this run has written or read.
+void remove_earlier_run(const fs::path& output_dir, std::span<const std::string> token_files);
 
 // Where the models of the recipe's `export` are, always those of the present result.
 fs::path exports_directory(const fs::path& output_dir);

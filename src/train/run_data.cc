@@ -10,7 +10,6 @@
 #include "report/progress.h"
 #include "session/fingerprint.h"
 #include "session/plan.h"
-#include "train/output_dir.h"
 
 namespace jackscrew {
 
@@ -27,16 +26,20 @@ void warn_of_unused_evaluation(const std::vector<DataPlace>& data) {
 }  // namespace
 
 RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
-                      const ProgressStyle& style, const fs::path& output_dir) {
+                      const ProgressStyle& style, OutputClaim& output_dir) {
   RunData data;
   const DatasetOptions options = dataset_options(recipe, tokenizer);
-  const auto load = [&](std::span<const DataPlace> places, DataPart part, const char* name) {
-    return load_datasets(places, tokenizer, options, style, part,
-                         tokens_directory(output_dir) / name);
+  const auto load = [&](std::span<const DataPlace> places, DataPart part,
+                        std::span<const double> weights) {
+    const auto token_file = [&](size_t number) {
+      data.token_files.push_back(token_file_name(part, number));
+      return tokens_directory(output_dir.path()) / data.token_files.back();
+    };
+    return load_datasets(places, tokenizer, options, style, part, {weights, token_file});
   };
   const std::vector<DataPlace> places = data_places(recipe.data);
   const std::vector<DataPlace> eval_places = data_places(recipe.eval_data);
-  data.train = load(places, DataPart::train, "train");
+  data.train = load(places, DataPart::train, recipe.data_weights);
   data.inputs = {data.train.fingerprint(),
                  inputs_fingerprint(files, tokenizer, options.examples.format) +
                      start_fingerprint(recipe.adapter, original_model(recipe))};
@@ -49,7 +52,7 @@ RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Token
         now.year, now.month, now.day));
   }
   if (!recipe.eval_data.empty()) {
-    data.evaluation = load(eval_places, DataPart::evaluation, "eval");
+    data.evaluation = load(eval_places, DataPart::evaluation, {});
     warn_of_data(eval_places, DataPart::evaluation, data.evaluation.stats(), TargetUse::scored);
   } else if (recipe.val_size > 0) {
     std::tie(data.train, data.evaluation) =

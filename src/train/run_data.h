@@ -7,6 +7,7 @@
 #include "data/batch.h"
 #include "generation/samples.h"
 #include "session/loading.h"
+#include "train/output_dir.h"
 
 namespace jackscrew {
 
@@ -23,12 +24,13 @@ struct RunData {
   std::vector<Sample> samples;
   int64_t sample_tokens = 0;  // the most of a prompt and its answer
   RunInputs inputs;
+  std::vector<std::string> token_files = {};  // names in tokens_directory(), of large data
 };
 
 // Reads the data as the recipe says and warns of surprises in them. Tokens of large data are kept
-// in `output_dir`. Throws as Dataset::read() does.
+// in `output_dir`, wherever that is moved. Throws as Dataset::read() does.
 RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
-                      const ProgressStyle& style, const fs::path& output_dir);
+                      const ProgressStyle& style, OutputClaim& output_dir);
 
 // How a run makes batches of its data.
 BatchOptions run_batches(const Recipe& recipe);

@@ -255,7 +255,9 @@ void refuse_other_recipe(const Recipe& recipe) {
   refuse_other_result(recipe, wanted_checkpoint(recipe));
 }
 
-RunStart find_start(const Recipe& recipe, int64_t total_steps, const RunInputs& inputs) {
+RunStart find_start(Recipe recipe, const fs::path& output, int64_t total_steps,
+                    const RunInputs& inputs) {
+  recipe.output_dir = output.string();
   RunStart start{wanted_checkpoint(recipe), {}};
   start.finished = check_result(recipe, start.checkpoint, total_steps, inputs);
   if (start.finished || start.checkpoint.empty()) return start;

@@ -53,12 +53,12 @@ class Trainer {
     check_output_dir(recipe_);
     claim_.emplace(recipe_.output_dir);
     refuse_other_recipe(recipe_);
-    data_ = read_run_data(recipe_, files_, tokenizer_, console_.style, claim_->path());
+    data_ = read_run_data(recipe_, files_, tokenizer_, console_.style, *claim_);
     sampler_.emplace(data_.train, run_batches(recipe_));
     total_steps_ = total_steps(recipe_, sampler_->steps_per_epoch());
     pace_ = RunPace(total_steps_, recipe_.eval_steps);
     schedule_ = run_schedule(recipe_, total_steps_);
-    start_ = find_start(recipe_, total_steps_, data_.inputs);
+    start_ = find_start(recipe_, claim_->path(), total_steps_, data_.inputs);
     checkpoint_ = start_.checkpoint;
   }
 
@@ -74,7 +74,7 @@ class Trainer {
     const fs::path output = claim_->path();
     // Checkpoints of a run that this one replaces would look like its own, and so would its log.
     const int64_t own = start_.replaces_another ? 0 : first;
-    if (own == 0) remove_checkpoints_after(output, -1);
+    if (own == 0) remove_earlier_run(output, data_.token_files);
     log_.emplace(RunLog::Run{recipe_, console_, files_, tokenizer_, data_, *sampler_, schedule_,
                              plan_, info_, *crew_},
                  output, own);
@@ -161,7 +161,7 @@ class Trainer {
     checkpoint_ = result_checkpoint(finished.step);
     const bool can_answer = !samples.empty() && fs::exists(checkpoint_);
     const bool is_whole = !can_answer && !lacks_exports(recipe_, output);
-    say(fmt::format("finished  {} has the result of this recipe, {}{}", recipe_.output_dir,
+    say(fmt::format("finished  {} has the result of this recipe, {}{}", output.string(),
                     counted(finished.step, "step"), is_whole ? "; nothing to do" : ""));
     say(fmt::format("          to continue, {}; to start over and replace it, overwrite=true",
                     finished.continue_hint));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <fstream>
 
@@ -237,6 +238,47 @@ TEST_F(TokenFileTest, CannotReplaceADirectory) {
   writer.add({.ids = {0, 1}, .train = {0, 1}}, 1);
   expect_error(ErrorKind::generic, "cannot rename to " + kept_.string(),
                [&] { writer.finish({}); });
+}
+
+// Another run is at work under the old name of its directory.
+TEST_F(TokenFileTest, StaysInItsDirectoryWhereThatIsMoved) {
+  const fs::path from = directory_ / "from", to = directory_ / "to";
+  for (const bool finished : {true, false}) {
+    SCOPED_TRACE(finished);
+    fs::create_directories(from);
+    {
+      TokenWriter writer(2, from / "kept.tokens");
+      writer.add({.ids = {0, 1}, .train = {0, 1}}, 1);
+      fs::rename(from, to);
+      fs::create_directories(from);
+      write("from/kept.tokens.jackscrew-part", "another's");
+      if (finished) {
+        EXPECT_EQ(writer.finish({})->example(0).ids, (std::vector<int32_t>{0, 1}));
+      }
+    }
+    EXPECT_EQ(read_text(from / "kept.tokens.jackscrew-part"), "another's");
+    EXPECT_FALSE(fs::exists(from / "kept.tokens"));
+    EXPECT_EQ(fs::exists(to / "kept.tokens"), finished);
+    EXPECT_FALSE(fs::exists(to / "kept.tokens.jackscrew-part"));
+    fs::remove_all(from);
+    fs::remove_all(to);
+  }
+}
+
+TEST_F(TokenFileTest, IsNotMadeOfDataThatAreChangedMeanwhile) {
+  for (const char* name : {"data.jsonl", "data.txt"}) {
+    const fs::path data = write(name, "{\"text\": \"some words\"}\n");
+    fs::last_write_time(data, fs::last_write_time(data) - std::chrono::hours(1));
+    DatasetOptions o = options(100);
+    o.token_file = kept_;
+    const auto change = [&](int64_t) {
+      std::fstream file(data, std::ios::binary | std::ios::in | std::ios::out);
+      file << "{\"text\": \"more words\"}\n";
+    };
+    expect_error(ErrorKind::data, std::string(name) + ": the file was changed while it was read",
+                 [&] { Dataset::read(data, tokenizer_, o, DataPart::train, change); });
+    EXPECT_FALSE(fs::exists(kept_));
+  }
 }
 
 TEST_F(TokenFileTest, ChangedWhileItIsUsedGivesNoIdBeyondTheVocabulary) {

@@ -162,7 +162,7 @@ TEST(Recipe, Contradictions) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   };
   says({"eval_data=x", "val_size=0.1"}, "both eval_data and val_size");
-  says({"val_size=1.5"}, "val_size is 1.5");
+  says({"val_size=1.5"}, "val_size is 1.5, neither a fraction nor a number of examples");
   says({"eval_steps=5"}, "nothing to evaluate on");
   says({"num_train_epochs=0"}, "max_steps and num_train_epochs");
   says({"max_steps=5", "warmup_steps=5"}, "warmup_steps 5 is not less than max_steps 5");
@@ -256,7 +256,7 @@ TEST_F(RecipeFileTest, ErrorsNameFileAndLine) {
   says("model: \"a\\0b\"\n", ":1: model has a character that is 0");
   says("model: [a, b]\n", ":1: model is \"[a, b]\", expected text");
   says("- a\n- b\n", ":1: expected one map of options");
-  says("model: [a\n", ":3: not YAML");
+  says("model: [a\n", ":2: not YAML");
   says("a: 1\n---\nb: 2\n", ":2: expected one map");
   // The library takes it for the end of the text.
   says("seed: 1\n\x04\nsed: 2\n", ":2: not YAML: a control character (byte 4)");

@@ -406,8 +406,8 @@ TEST(Galore, RefusesWhatContradicts) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
   const std::pair<const char*, const char*> cases[] = {
       {"galore_rank=100000", "smaller side"},
-      {"galore_rank=0%", "no rank"},
-      {"galore_rank=some", "no rank"},
+      {"galore_rank=0%", "is not a valid rank"},
+      {"galore_rank=some", "is not a valid rank"},
       {"galore_target=norm.x", "galore_target"},
       {"galore_target=all-linear,layers.99.q_proj", "layers.99.q_proj is not a linear layer"},
       {"galore_target=.*embed.*", "is not a linear layer"},

@@ -21,6 +21,13 @@ class SlowData : public ::testing::Test {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
     return json::parse(outcome.out);
   }
+  // 64 MiB of few long records, of which the beginning is kept.
+  void write_large_data() const {
+    std::string text;
+    const std::string answer(size_t{1} << 21, 'x');
+    for (int i = 0; i < 33; ++i) text += TinyRun::record("Say " + std::to_string(i), answer);
+    tiny_.file("train.jsonl", text);
+  }
 
   TinyRun tiny_;
 };
@@ -109,6 +116,19 @@ TEST_F(SlowData, NothingIsHeldOutOfADataSetOfWeightZero) {
                  2, {"val_size 5 is too large for 5 examples"});
 }
 
+TEST_F(SlowData, ADataSetOfWeightZeroIsNotRead) {
+  const std::string both =
+      "data=" + tiny_.file("bad.jsonl", "{\"id\": 1}\n") + "," + tiny_.data() + " ";
+  EXPECT_EQ(stats(both + "data_weights=0,1")["records"], 40);
+  tiny_.must_train("out", both + "max_steps=2 val_size=3 data_weights=0,1");
+  EXPECT_EQ(tiny_.losses("out").size(), 2u);
+  const std::string recipe = tiny_.path("out/recipe.yaml").string();
+  const Outcome scored = run("eval --json " + recipe + " 2>&1");
+  EXPECT_EQ(scored.exit_code, 0) << scored.out;
+  expect_refused(run("data stats " + data(both + "data_weights=1,1") + kErrorsOnly), 4,
+                 {"bad.jsonl:1"});
+}
+
 // A directory's files are for training or evaluation by their names, and what is not used is said.
 TEST_F(SlowData, ADirectoryOfFiles) {
   const fs::path directory = tiny_.path("set");
@@ -181,11 +201,7 @@ TEST_F(SlowData, WhatIsSkippedIsSaidOfEachSet) {
 }
 
 TEST_F(SlowData, LargeDataAreKeptAsTokens) {
-  // 64 MiB of few long records, of which the beginning is kept.
-  std::string text;
-  const std::string answer(size_t{1} << 21, 'x');
-  for (int i = 0; i < 33; ++i) text += TinyRun::record("Say " + std::to_string(i), answer);
-  tiny_.file("train.jsonl", text);
+  write_large_data();
   const std::string settings = "save_steps=2 lr_scheduler_type=constant warmup_steps=0 max_steps=";
   const Outcome first = run(tiny_.train("out", settings + "2") + " 2>&1");
   ASSERT_EQ(first.exit_code, 0) << first.out;
@@ -211,6 +227,9 @@ TEST_F(SlowData, LargeDataAreKeptAsTokens) {
   tiny_.must_train("killed", settings + "4");
   EXPECT_EQ(tiny_.losses("killed"), tiny_.losses("whole"));
   EXPECT_FALSE(fs::exists(left / "train-2.tokens.jackscrew-part"));
+  // One that starts over with the same data reads them, too.
+  tiny_.must_train("out", settings + "4 overwrite=true");
+  EXPECT_EQ(fs::last_write_time(kept), written);
   // Another command leaves nothing behind.
   const auto strays = [] {
     int64_t count = 0;
@@ -227,6 +246,50 @@ TEST_F(SlowData, LargeDataAreKeptAsTokens) {
   const int64_t before = strays();
   EXPECT_EQ(stats("data=" + tiny_.data())["truncated"], 33);
   EXPECT_EQ(strays(), before);
+}
+
+// While it reads large data: from the checkpoint there, whatever has the old name by then.
+TEST_F(SlowData, ARunGoesOnInTheDirectoryThatIsMovedWhileItReads) {
+  write_large_data();
+  const std::string settings = "save_steps=2 lr_scheduler_type=constant warmup_steps=0 max_steps=";
+  tiny_.must_train("whole", settings + "4");
+  tiny_.must_train("out", settings + "2");
+  fs::remove_all(tiny_.path("out/tokens"));
+  Child child(tiny_.train("out", settings + "4"), tiny_.path("said"));
+  const std::string half = "tokens/train-1.tokens.jackscrew-part";
+  ASSERT_TRUE(child.until([&] { return fs::exists(tiny_.path("out") / half); }));
+  ASSERT_TRUE(child.halt());
+  ASSERT_TRUE(fs::exists(tiny_.path("out") / half)) << "too late";
+  fs::rename(tiny_.path("out"), tiny_.path("moved"));
+  fs::create_directories(tiny_.path("out/tokens"));
+  tiny_.file("out/" + half, "another's");
+  const auto before = contents(tiny_.path("out"));
+  child.signal(SIGCONT);
+  EXPECT_EQ(child.wait(), 0) << tiny_.text("said");
+  EXPECT_TRUE(contents(tiny_.path("out")) == before);
+  EXPECT_TRUE(fs::exists(tiny_.path("moved/tokens/train-1.tokens")));
+  EXPECT_NE(tiny_.text("said").find("/checkpoint-2 at step 2"), std::string::npos)
+      << tiny_.text("said");
+  EXPECT_EQ(tiny_.losses("moved"), tiny_.losses("whole"));
+}
+
+TEST_F(SlowData, ARunThatBeginsAnewRemovesTokensThatItDoesNotRead) {
+  tiny_.must_train("out", "max_steps=1");
+  fs::create_directories(tiny_.path("out/tokens"));
+  for (const char* name : {"train-1", "eval-3", "mine"}) {
+    tiny_.file(fmt::format("out/tokens/{}.tokens", name), "tokens");
+  }
+  tiny_.must_train("out", "max_steps=2 overwrite=true");
+  EXPECT_EQ(contents(tiny_.path("out/tokens")).size(), 1u);
+  EXPECT_TRUE(fs::exists(tiny_.path("out/tokens/mine.tokens")));
+}
+
+TEST_F(SlowData, ALinkInPlaceOfTheTokensIsRefused) {
+  fs::create_directories(tiny_.path("shared"));
+  tiny_.must_train("out", "max_steps=1");
+  fs::create_directory_symlink(tiny_.path("shared"), tiny_.path("out/tokens"));
+  expect_refused(run(tiny_.train("out", "max_steps=2 overwrite=true") + kErrorsOnly), 2,
+                 {"out/tokens is a link", "hint: remove the link"});
 }
 
 }  // namespace

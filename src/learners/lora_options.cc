@@ -50,8 +50,11 @@ constexpr std::array<OptionSpec, 12> kLoraOptions = {{
      "what adapters begin as: default (nothing), loftq (the best for what rounding took from the "
      "weights), pissa (the weights' principal part, which learns in their place)",
      "init_lora_weights peft_init_lora_weights", "default loftq pissa"},
-    {"lora_original_model", OptionType::text, "",
-     "for lora_init: the model before it was rounded, where model is quantised already"},
+    {.name = "lora_original_model",
+     .type = OptionType::text,
+     .default_text = "",
+     .help = "for lora_init: the model before it was rounded, where model is quantised already",
+     .is_path = true},
 }};
 
 LoraStart start_named(const std::string& name) {

@@ -258,9 +258,8 @@ void pass_over(OptionSet& options, const ReadsOption& reads) {
 
 // Where a shell has not put the home directory for ~, a directory of that name would be meant.
 void refuse_tilde(const OptionSet& options) {
-  for (const char* name :
-       {"model", "adapter", "tokenizer", "data", "eval_data", "output_dir", "output", "resume"}) {
-    const OptionValue& option = options.at(name, "recipe");
+  for (const OptionValue& option : options.values()) {
+    if (!option.spec.is_path) continue;
     const bool is_list = option.spec.type == OptionType::list;
     for (const std::string& path : is_list ? option.items : std::vector{option.text}) {
       if (path != "~" && !path.starts_with("~/")) continue;

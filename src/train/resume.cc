@@ -42,14 +42,11 @@ bool counts(const OptionSpec& option, const OptionSet& then, const OptionSet& no
 
 // Whether two values of an option are paths of the same files, written in different ways.
 bool are_same_files(const OptionValue& then, const OptionValue& now) {
-  static constexpr std::string_view kPaths[] = {"model", "adapter", "tokenizer", "data",
-                                                "eval_data"};
+  if (!now.spec.is_path) return false;
   const bool is_list = now.spec.type == OptionType::list;
-  return std::ranges::find(kPaths, now.spec.name) != std::end(kPaths) &&
-         std::ranges::equal(
-             is_list ? then.items : std::vector{then.text},
-             is_list ? now.items : std::vector{now.text},
-             [](const fs::path& a, const fs::path& b) { return a == b || is_same_file(a, b); });
+  return std::ranges::equal(
+      is_list ? then.items : std::vector{then.text}, is_list ? now.items : std::vector{now.text},
+      [](const fs::path& a, const fs::path& b) { return a == b || is_same_file(a, b); });
 }
 
 // Whether two values of an option give the same result.

@@ -326,6 +326,16 @@ void refuse_other_learners(const OptionSet& options) {
   });
 }
 
+void check_method(const Recipe& recipe) {
+  if (recipe.adapter.empty()) find_learner(recipe.learner).make(recipe.options);
+  const ProductEntry& product = find_product(recipe.product);
+  if (product.check != nullptr) product.check(recipe.options);
+}
+
+bool is_same_product(const std::string& a, const std::string& b) {
+  return &find_product(a) == &find_product(b);  // auto is one of the others
+}
+
 void choose_method(OptionSet& options, const std::string& method, const std::string& origin) {
   std::vector<OptionSpec> of_preset;
   for (const OptionValue& value : options.values()) {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/shell_word.h"
-#include "products/product.h"
+#include "recipe/recipe.h"
 #include "recipe/recipe_file.h"
 #include "recipe/record_options.h"
 #include "report/event_log.h"
@@ -51,9 +51,7 @@ bool are_same_files(const OptionValue& then, const OptionValue& now) {
 
 // Whether two values of an option give the same result.
 bool same_for_result(const OptionValue& then, const OptionValue& now) {
-  if (std::string_view(now.spec.name) == "product") {  // auto is one of the others
-    return &find_product(then.text) == &find_product(now.text);
-  }
+  if (std::string_view(now.spec.name) == "product") return is_same_product(then.text, now.text);
   return same_value(then, now) || are_same_files(then, now);
 }
 

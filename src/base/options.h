@@ -36,6 +36,9 @@ struct OptionSpec {
   // Means nothing but to a run that trains. For options of a method's part that other commands
   // take, too.
   bool training_only = false;
+  // The value, or each item, is the path of a file or directory; or a name in place of one, such as
+  // `auto`.
+  bool is_path = false;
 };
 
 // Options that belong together, under a heading of the help and of the dump.

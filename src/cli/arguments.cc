@@ -12,9 +12,9 @@
 
 #include "base/console.h"
 #include "base/error.h"
+#include "base/shared_names.h"
 #include "base/text.h"
 #include "cli/launch.h"
-#include "formats/checkpoint.h"
 #include "recipe/recipe_file.h"
 #include "recipe/recipe_text.h"
 #include "session/adapter.h"

@@ -14,8 +14,6 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/recipes.h"
-#include "learners/learner.h"
-#include "products/product.h"
 #include "recipe/foreign_recipe.h"
 #include "recipe/recipe_file.h"
 #include "recipe/recipe_text.h"
@@ -171,10 +169,7 @@ void print_report(const RecipeReport& report) {
 
 // Refuses what contradicts itself whatever the command, the model and the machine are.
 void check_run(const Recipe& recipe) {
-  // An adapter has settings of its own, which only its files say.
-  if (recipe.adapter.empty()) find_learner(recipe.learner).make(recipe.options);
-  const ProductEntry& product = find_product(recipe.product);
-  if (product.check != nullptr) product.check(recipe.options);
+  check_method(recipe);
   check_lanes(recipe, std::max<int64_t>(1, recipe.data_parallel));
   check_export_storages(recipe);
 }

@@ -5,12 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/shared_names.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "formats/peft.h"
 #include "formats/shape.h"
-#include "learners/learner.h"
 #include "session/model_files.h"
 #include "text/chat/chat_template.h"
 

@@ -1,6 +1,12 @@
 #include "conversion/planned_source.h"
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "formats/model_writer.h"
+#include "learners/learner.h"
+#include "model/weights.h"
+#include "quant/plain.h"
 
 namespace jackscrew {
 
@@ -16,6 +22,13 @@ namespace {
 
 [[noreturn]] void fail_of_values() {
   fail(ErrorKind::generic, "a planned model has no values");
+}
+
+const Format& format_of_dtype(const std::string& dtype) {
+  for (const Format* format : {&bf16_format(), &f16_format()}) {
+    if (dtype == safetensors_dtype(*format)) return *format;
+  }
+  return f32_format();
 }
 
 }  // namespace
@@ -39,6 +52,38 @@ std::vector<std::string> PlannedSource::names() const {
   std::vector<std::string> out;
   for (const auto& [name, tensor] : tensors_) out.push_back(name);
   return out;
+}
+
+std::shared_ptr<WeightSource> planned_merge(const Recipe& recipe, const ModelFiles& files) {
+  const auto learner = find_learner(recipe.learner).make(recipe.options);
+  const auto weights = weights_of(files.config, StageSpec::whole(files.config));
+  learner->plan(weights);
+  // Only whether a weight changes is asked: the merge is never run.
+  const AdapterValues none = [](const std::string&, std::initializer_list<int64_t>) {
+    return std::span<const float>();
+  };
+  auto source = std::make_shared<PlannedSource>();
+  for (const WeightSpec& weight : weights) {
+    if (learner->merge(weight, none)) {
+      source->add_computed(weight, unowned(f32_format()));
+    } else {
+      source->add_stored(weight, files.source == nullptr
+                                     ? unowned(find_format(recipe.checkpoint_dtype))
+                                     : stored_tensor(files, *files.source, weight).format);
+    }
+  }
+  return source;
+}
+
+std::shared_ptr<WeightSource> planned_result(const ModelFiles& files,
+                                             const std::vector<SafetensorsSpec>& specs) {
+  auto source = std::make_shared<PlannedSource>();
+  for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
+    const auto spec = std::ranges::find(specs, weight.name, &SafetensorsSpec::name);
+    source->add_stored(weight,
+                       unowned(spec == specs.end() ? f32_format() : format_of_dtype(spec->dtype)));
+  }
+  return source;
 }
 
 }  // namespace jackscrew

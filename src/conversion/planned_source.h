@@ -2,10 +2,15 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "formats/safetensors.h"
 #include "quant/stored_tensor.h"
 #include "quant/weight_spec.h"
+#include "recipe/recipe.h"
+#include "session/model_files.h"
 
 namespace jackscrew {
 
@@ -26,5 +31,14 @@ class PlannedSource : public WeightSource {
 
   std::map<std::string, StoredTensor, std::less<>> tensors_;
 };
+
+// The model with the adapter of the recipe's learner merged. A named shape has its weights in
+// checkpoint_dtype.
+std::shared_ptr<WeightSource> planned_merge(const Recipe& recipe, const ModelFiles& files);
+
+// The weights of a result that is a model, as its files will have them; those missing from `specs`
+// are f32.
+std::shared_ptr<WeightSource> planned_result(const ModelFiles& files,
+                                             const std::vector<SafetensorsSpec>& specs);
 
 }  // namespace jackscrew

@@ -16,13 +16,11 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/shared_names.h"
 #include "kernels/ops.h"
 #include "optim/state.h"
 
 namespace jackscrew {
-
-// The recipe in a checkpoint, and in the output_dir of a run.
-inline constexpr const char* kRecipeName = "recipe.yaml";
 
 struct CheckpointInfo {
   int64_t step = 0;  // optimizer steps done

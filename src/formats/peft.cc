@@ -10,11 +10,11 @@
 #include "base/half.h"
 #include "base/list_text.h"
 #include "base/map_guard.h"
+#include "base/shared_names.h"
 #include "base/shell_word.h"
 #include "formats/checkpoint.h"
 #include "formats/peft_lora.h"
 #include "formats/peft_prompt.h"
-#include "learners/learner.h"
 
 namespace jackscrew {
 

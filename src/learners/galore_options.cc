@@ -1,7 +1,6 @@
 #include "learners/galore_options.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <set>
 
@@ -17,51 +16,95 @@ namespace jackscrew {
 
 namespace {
 
-constexpr std::array<OptionSpec, 14> kGaloreOptions = {{
-    {"galore_rank", OptionType::text, "25%",
-     "rank of the subspace: a share of the smaller side of each matrix (25%) or a number",
-     "qgalore_rank"},
-    {"galore_side", OptionType::text, "small",
-     "side of each matrix that the subspace is of: small, or big (a larger basis, smaller moments)",
-     "", "small big"},
-    {"galore_target", OptionType::list, "all-linear",
-     "modules that learn in a subspace, as for lora_target; all others learn as a whole",
-     "optim_target_modules"},
-    {"galore_scale", OptionType::number, "0.25",  // of the papers
-     "factor on galore_learning_rate where that is given", "qgalore_scale", "", 0},
-    {"galore_learning_rate", OptionType::number, "auto",
-     "learning rate of the subspaces; auto: elements move as with learning_rate in full training",
-     "", "auto", 0},
-    {"projection_update_gap", OptionType::integer, "auto",
-     "steps from one refresh of a subspace to the next; auto: 2% of max_steps, from 20 to 200",
-     "update_proj_gap galore_update_interval qgalore_update_proj_gap", "auto", 1, 1e9},
-    {"projection_window", OptionType::integer, "auto",
-     "steps before a refresh whose gradients it is made of; auto: 1, or 4 with gaps of 100 and "
-     "more",
-     "", "auto", 1, 1e9},
-    {"stagger_refreshes", OptionType::boolean, "true",
-     "refresh matrices one after another rather than all at once"},
-    {"subspace", OptionType::text, "power",
-     "how it is found: power (iteration; no gradient is formed), random, or svd (exact; slow)", "",
-     "power random svd"},
-    {"subspace_basis", OptionType::text, "principal",
-     "principal: moments are rotated into the new basis; aligned: the basis is turned towards the "
-     "old; original: neither",
-     "", "principal aligned original"},
-    {"lazy_overlap", OptionType::number, "0",
-     "overlap of old and new subspace beyond chance that, twice in a row, doubles the gap (0.5, "
-     "say); 0: never",
-     "", "", 0, 1},
-    {"projection_gap_max", OptionType::integer, "auto",
-     "longest gap with lazy_overlap, under which gaps double; auto: 8 times the gap", "", "auto", 1,
-     1e9},
-    {"projection_dtype", OptionType::text, "f32", "how subspaces are kept: f32, bf16 or int4", "",
-     "f32 bf16 int4"},
-    {"update_rounding", OptionType::text, "stochastic",
-     "how updated weights are rounded to their storage: stochastic, or nearest (loses small "
-     "updates)",
-     "", "stochastic nearest"},
-}};
+constexpr OptionSpec kGaloreOptions[] = {
+    {.name = "galore_rank",
+     .type = OptionType::text,
+     .default_text = "25%",
+     .help = "rank of the subspace: a share of the smaller side of each matrix (25%) or a number",
+     .aliases = "qgalore_rank"},
+    {.name = "galore_side",
+     .type = OptionType::text,
+     .default_text = "small",
+     .help = "side of each matrix that the subspace is of: small, or big (a larger basis, smaller "
+             "moments)",
+     .choices = "small big"},
+    {.name = "galore_target",
+     .type = OptionType::list,
+     .default_text = "all-linear",
+     .help = "modules that learn in a subspace, as for lora_target; all others learn as a whole",
+     .aliases = "optim_target_modules"},
+    {.name = "galore_scale",
+     .type = OptionType::number,
+     .default_text = "0.25",  // of the papers
+     .help = "factor on galore_learning_rate where that is given",
+     .aliases = "qgalore_scale",
+     .min = 0},
+    {.name = "galore_learning_rate",
+     .type = OptionType::number,
+     .default_text = "auto",
+     .help = "learning rate of the subspaces; auto: elements move as with learning_rate in full "
+             "training",
+     .choices = "auto",
+     .min = 0},
+    {.name = "projection_update_gap",
+     .type = OptionType::integer,
+     .default_text = "auto",
+     .help =
+         "steps from one refresh of a subspace to the next; auto: 2% of max_steps, from 20 to 200",
+     .aliases = "update_proj_gap galore_update_interval qgalore_update_proj_gap",
+     .choices = "auto",
+     .min = 1,
+     .max = 1e9},
+    {.name = "projection_window",
+     .type = OptionType::integer,
+     .default_text = "auto",
+     .help = "steps before a refresh whose gradients it is made of; auto: 1, or 4 with gaps of 100 "
+             "and more",
+     .choices = "auto",
+     .min = 1,
+     .max = 1e9},
+    {.name = "stagger_refreshes",
+     .type = OptionType::boolean,
+     .default_text = "true",
+     .help = "refresh matrices one after another rather than all at once"},
+    {.name = "subspace",
+     .type = OptionType::text,
+     .default_text = "power",
+     .help =
+         "how it is found: power (iteration; no gradient is formed), random, or svd (exact; slow)",
+     .choices = "power random svd"},
+    {.name = "subspace_basis",
+     .type = OptionType::text,
+     .default_text = "principal",
+     .help = "principal: moments are rotated into the new basis; aligned: the basis is turned "
+             "towards the old; original: neither",
+     .choices = "principal aligned original"},
+    {.name = "lazy_overlap",
+     .type = OptionType::number,
+     .default_text = "0",
+     .help = "overlap of old and new subspace beyond chance that, twice in a row, doubles the gap "
+             "(0.5, say); 0: never",
+     .min = 0,
+     .max = 1},
+    {.name = "projection_gap_max",
+     .type = OptionType::integer,
+     .default_text = "auto",
+     .help = "longest gap with lazy_overlap, under which gaps double; auto: 8 times the gap",
+     .choices = "auto",
+     .min = 1,
+     .max = 1e9},
+    {.name = "projection_dtype",
+     .type = OptionType::text,
+     .default_text = "f32",
+     .help = "how subspaces are kept: f32, bf16 or int4",
+     .choices = "f32 bf16 int4"},
+    {.name = "update_rounding",
+     .type = OptionType::text,
+     .default_text = "stochastic",
+     .help = "how updated weights are rounded to their storage: stochastic, or nearest (loses "
+             "small updates)",
+     .choices = "stochastic nearest"},
+};
 
 constexpr int64_t kShortestGap = 20;  // a new subspace needs some steps to be worth its refresh
 constexpr int64_t kLongestGap = 200;  // as in the papers

@@ -63,11 +63,6 @@ class LearnerSlot {
 // must make these calls in the same order.
 using SumOverStages = std::function<double(const std::function<double(double)>& add)>;
 
-// A member of Learner::adapter() that is none of adapter_config.json, which PEFT warns of: the
-// storage whose rounding an adapter's factors make up for. Over weights that are stored otherwise
-// they are wrong.
-inline constexpr const char* kBaseStorage = "base_storage";
-
 // What slots are made with.
 struct LearnerContext {
   Memory& memory;   // of the device

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/shared_names.h"
 #include "learners/dora_slot.h"
 #include "learners/frozen.h"
 #include "learners/full.h"

@@ -1,7 +1,6 @@
 #include "learners/lora_options.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -21,38 +20,79 @@ using nlohmann::json;
 constexpr int64_t kMostRank = 4096;
 constexpr double kMostAlpha = 1e6;  // of an adapter that begins: others have what they have
 
-constexpr std::array<OptionSpec, 12> kLoraOptions = {{
-    {"lora_rank", OptionType::integer, "16", "rank of the adapters", "r lora_r rank", "", 1,
-     kMostRank},
-    {"lora_alpha", OptionType::number, "auto",
-     "the adapter is scaled by alpha / rank; auto: twice the rank", "alpha", "auto"},
-    {"lora_dropout", OptionType::number, "0", "dropout of the adapters' inputs", "", "", 0,
-     0.999999},
-    {"lora_target", OptionType::list, "all-linear",
-     "modules that get an adapter: all-linear, names or ends of paths, or a regular expression for "
-     "whole paths",
-     "lora_target_modules target_modules"},
-    {"use_rslora", OptionType::boolean, "false", "scale by alpha / sqrt(rank)"},
-    {"use_dora", OptionType::boolean, "false",
-     "learn the lengths of the rows of adapted weights as well (DoRA)", "peft_use_dora"},
-    {"rank_pattern", OptionType::list, "",
-     "ranks of modules that have their own: q_proj=8,layers\\.0\\..*=32; patterns are regular "
-     "expressions for paths or their ends",
-     "lora_rank_pattern"},
-    {"alpha_pattern", OptionType::list, "", "the same for lora_alpha", "lora_alpha_pattern"},
-    {"modules_to_save", OptionType::list, "",
-     "what is trained whole beside the adapters, and saved with them: embed_tokens, lm_head",
-     "lora_modules_to_save additional_target", "embed_tokens lm_head"},
-    {"lora_b_learning_rate_ratio", OptionType::number, "1",
-     "learning rate of the factor B as a multiple of A's (LoRA+)", "loraplus_lr_ratio", "", 1e-6,
-     1e6},
-    {"lora_init", OptionType::text, "default",
-     "what adapters begin as: default (nothing), loftq (the best for what rounding took from the "
-     "weights), pissa (the weights' principal part, which learns in their place)",
-     "init_lora_weights peft_init_lora_weights", "default loftq pissa"},
-    {"lora_original_model", OptionType::text, "",
-     "for lora_init: the model before it was rounded, where model is quantised already"},
-}};
+constexpr OptionSpec kLoraOptions[] = {
+    {.name = "lora_rank",
+     .type = OptionType::integer,
+     .default_text = "16",
+     .help = "rank of the adapters",
+     .aliases = "r lora_r rank",
+     .min = 1,
+     .max = kMostRank},
+    {.name = "lora_alpha",
+     .type = OptionType::number,
+     .default_text = "auto",
+     .help = "the adapter is scaled by alpha / rank; auto: twice the rank",
+     .aliases = "alpha",
+     .choices = "auto"},
+    {.name = "lora_dropout",
+     .type = OptionType::number,
+     .default_text = "0",
+     .help = "dropout of the adapters' inputs",
+     .min = 0,
+     .max = 0.999999},
+    {.name = "lora_target",
+     .type = OptionType::list,
+     .default_text = "all-linear",
+     .help = "modules that get an adapter: all-linear, names or ends of paths, or a regular "
+             "expression for whole paths",
+     .aliases = "lora_target_modules target_modules"},
+    {.name = "use_rslora",
+     .type = OptionType::boolean,
+     .default_text = "false",
+     .help = "scale by alpha / sqrt(rank)"},
+    {.name = "use_dora",
+     .type = OptionType::boolean,
+     .default_text = "false",
+     .help = "learn the lengths of the rows of adapted weights as well (DoRA)",
+     .aliases = "peft_use_dora"},
+    {.name = "rank_pattern",
+     .type = OptionType::list,
+     .default_text = "",
+     .help = "ranks of modules that have their own: q_proj=8,layers\\.0\\..*=32; patterns are "
+             "regular expressions for paths or their ends",
+     .aliases = "lora_rank_pattern"},
+    {.name = "alpha_pattern",
+     .type = OptionType::list,
+     .default_text = "",
+     .help = "the same for lora_alpha",
+     .aliases = "lora_alpha_pattern"},
+    {.name = "modules_to_save",
+     .type = OptionType::list,
+     .default_text = "",
+     .help =
+         "what is trained whole beside the adapters, and saved with them: embed_tokens, lm_head",
+     .aliases = "lora_modules_to_save additional_target",
+     .choices = "embed_tokens lm_head"},
+    {.name = "lora_b_learning_rate_ratio",
+     .type = OptionType::number,
+     .default_text = "1",
+     .help = "learning rate of the factor B as a multiple of A's (LoRA+)",
+     .aliases = "loraplus_lr_ratio",
+     .min = 1e-6,
+     .max = 1e6},
+    {.name = "lora_init",
+     .type = OptionType::text,
+     .default_text = "default",
+     .help = "what adapters begin as: default (nothing), loftq (the best for what rounding took "
+             "from the weights), pissa (the weights' principal part, which learns in their place)",
+     .aliases = "init_lora_weights peft_init_lora_weights",
+     .choices = "default loftq pissa"},
+    {.name = "lora_original_model",
+     .type = OptionType::text,
+     .default_text = "",
+     .help = "for lora_init: the model before it was rounded, where model is quantised already",
+     .is_path = true},
+};
 
 LoraStart start_named(const std::string& name) {
   return name == "loftq"   ? LoraStart::loftq

@@ -1,7 +1,6 @@
 #include "learners/prompt.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -22,14 +21,21 @@ constexpr const char* kPromptName = "prompt_embeddings";  // as PEFT calls it
 // (section 3.2).
 constexpr int64_t kFrequentTokens = 5000;
 
-constexpr std::array<OptionSpec, 2> kPromptOptions = {{
-    {"prompt_tokens", OptionType::integer, "20",
-     "virtual tokens before every sequence; sequence_len counts them", "num_virtual_tokens", "", 1,
-     kMostPromptTokens},
-    {"prompt_init_text", OptionType::text, "",
-     "text whose tokens they begin as, repeated as needed; empty: frequent tokens, drawn at random",
-     "prompt_tuning_init_text"},
-}};
+constexpr OptionSpec kPromptOptions[] = {
+    {.name = "prompt_tokens",
+     .type = OptionType::integer,
+     .default_text = "20",
+     .help = "virtual tokens before every sequence; sequence_len counts them",
+     .aliases = "num_virtual_tokens",
+     .min = 1,
+     .max = kMostPromptTokens},
+    {.name = "prompt_init_text",
+     .type = OptionType::text,
+     .default_text = "",
+     .help = "text whose tokens they begin as, repeated as needed; empty: frequent tokens, drawn "
+             "at random",
+     .aliases = "prompt_tuning_init_text"},
+};
 
 class PromptSlot : public LearnerSlot {
  public:

@@ -22,20 +22,21 @@
 
 namespace jackscrew {
 
+// Their defaults are those of the options (int4_options.cc).
 struct Int4PaperOptions {
   // The block of the transform: a power of two up to 128 that divides the width of every weight; 0:
   // the largest up to 32 that divides it.
-  int64_t block = 0;
+  int64_t block;
   // From a run's second step on, each weight takes the block whose product of x's and W's rounding
   // errors was the smallest in the first step.
-  bool searches_block = false;
-  bool learns_steps = true;
-  double step_learning_rate = 2e-4;
-  int64_t cold_steps = 20;  // of the optimizer, before learned steps count
+  bool searches_block;
+  bool learns_steps;
+  double step_learning_rate;
+  int64_t cold_steps;  // of the optimizer, before learned steps count
   // The largest magnitude of either half of dy: 6, as published, or 7, with which rounding has no
   // bias; 0: dy is not rounded.
-  int64_t split_limit = 6;
-  bool samples_dw = true, samples_dx = true;
+  int64_t split_limit;
+  bool samples_dw, samples_dx;
 };
 
 std::unique_ptr<const Product> make_int4_paper_product(const Int4PaperOptions& options);

@@ -258,9 +258,8 @@ void pass_over(OptionSet& options, const ReadsOption& reads) {
 
 // Where a shell has not put the home directory for ~, a directory of that name would be meant.
 void refuse_tilde(const OptionSet& options) {
-  for (const char* name :
-       {"model", "adapter", "tokenizer", "data", "eval_data", "output_dir", "output", "resume"}) {
-    const OptionValue& option = options.at(name, "recipe");
+  for (const OptionValue& option : options.values()) {
+    if (!option.spec.is_path) continue;
     const bool is_list = option.spec.type == OptionType::list;
     for (const std::string& path : is_list ? option.items : std::vector{option.text}) {
       if (path != "~" && !path.starts_with("~/")) continue;
@@ -325,6 +324,16 @@ void refuse_other_learners(const OptionSet& options) {
   refuse_unused(options, method_tables(), "learner", [&](const MethodTable&) {
     return fmt::format(": the adapter has learner {}", options.text("learner"));
   });
+}
+
+void check_method(const Recipe& recipe) {
+  if (recipe.adapter.empty()) find_learner(recipe.learner).make(recipe.options);
+  const ProductEntry& product = find_product(recipe.product);
+  if (product.check != nullptr) product.check(recipe.options);
+}
+
+bool is_same_product(const std::string& a, const std::string& b) {
+  return &find_product(a) == &find_product(b);  // auto is one of the others
 }
 
 void choose_method(OptionSet& options, const std::string& method, const std::string& origin) {

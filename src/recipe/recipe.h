@@ -73,6 +73,13 @@ Recipe resolve_recipe(OptionSet options, std::span<const MethodTable> tables);
 // without an adapter resolve_recipe() refuses them.
 void refuse_other_learners(const OptionSet& options);
 
+// Throws Error(usage) where options of the learner or the product contradict each other, whatever
+// the model and the machine are. The learner of an adapter has settings that only its files say.
+void check_method(const Recipe& recipe);
+
+// Whether two values of the option `product` name the same one.
+bool is_same_product(const std::string& a, const std::string& b);
+
 // Sets `method`, and takes back what the preset of the method before has set.
 void choose_method(OptionSet& options, const std::string& method, const std::string& origin);
 

@@ -10,8 +10,8 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/shared_names.h"
 #include "base/text.h"
-#include "formats/checkpoint.h"
 #include "report/event_log.h"
 #include "report/html_page.h"
 #include "report/svg_chart.h"

@@ -1,6 +1,7 @@
 #include "session/plan.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -31,6 +32,10 @@ bool fits(const Recipe& recipe, const SessionPlan& plan) {
 
 int64_t virtual_tokens(const Recipe& recipe) {
   return find_learner(recipe.learner).make(recipe.options)->virtual_tokens();
+}
+
+bool makes_adapter(const Recipe& recipe) {
+  return !find_learner(recipe.learner).make(recipe.options)->adapter().is_null();
 }
 
 std::string original_model(const Recipe& recipe) {

@@ -44,6 +44,9 @@ bool fits(const Recipe& recipe, const SessionPlan& plan);
 // How many virtual tokens the recipe's learner puts before every sequence.
 int64_t virtual_tokens(const Recipe& recipe);
 
+// Whether the result of a run is an adapter rather than a model.
+bool makes_adapter(const Recipe& recipe);
+
 // The model that the recipe's learner reads exact values from (Learner::original_model()); empty:
 // none.
 std::string original_model(const Recipe& recipe);

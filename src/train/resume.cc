@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/shell_word.h"
-#include "products/product.h"
+#include "recipe/recipe.h"
 #include "recipe/recipe_file.h"
 #include "recipe/record_options.h"
 #include "report/event_log.h"
@@ -42,21 +42,16 @@ bool counts(const OptionSpec& option, const OptionSet& then, const OptionSet& no
 
 // Whether two values of an option are paths of the same files, written in different ways.
 bool are_same_files(const OptionValue& then, const OptionValue& now) {
-  static constexpr std::string_view kPaths[] = {"model", "adapter", "tokenizer", "data",
-                                                "eval_data"};
+  if (!now.spec.is_path) return false;
   const bool is_list = now.spec.type == OptionType::list;
-  return std::ranges::find(kPaths, now.spec.name) != std::end(kPaths) &&
-         std::ranges::equal(
-             is_list ? then.items : std::vector{then.text},
-             is_list ? now.items : std::vector{now.text},
-             [](const fs::path& a, const fs::path& b) { return a == b || is_same_file(a, b); });
+  return std::ranges::equal(
+      is_list ? then.items : std::vector{then.text}, is_list ? now.items : std::vector{now.text},
+      [](const fs::path& a, const fs::path& b) { return a == b || is_same_file(a, b); });
 }
 
 // Whether two values of an option give the same result.
 bool same_for_result(const OptionValue& then, const OptionValue& now) {
-  if (std::string_view(now.spec.name) == "product") {  // auto is one of the others
-    return &find_product(then.text) == &find_product(now.text);
-  }
+  if (std::string_view(now.spec.name) == "product") return is_same_product(then.text, now.text);
   return same_value(then, now) || are_same_files(then, now);
 }
 

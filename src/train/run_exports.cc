@@ -1,7 +1,6 @@
 #include "train/run_exports.h"
 
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "base/checked.h"
 #include "base/directory.h"
@@ -12,9 +11,6 @@
 #include "conversion/planned_source.h"
 #include "conversion/write_model.h"
 #include "formats/gguf_mixtures.h"
-#include "learners/learner.h"
-#include "model/weights.h"
-#include "quant/plain.h"
 #include "quant/row_encoders.h"
 #include "report/event_log.h"
 #include "report/report.h"
@@ -93,12 +89,6 @@ Recipe conversion_recipe(const Recipe& recipe, const RunExport& wanted, const fs
   return conversion;
 }
 
-// The learner if its result is an adapter; null if it is a model.
-std::unique_ptr<Learner> adapter_learner(const Recipe& recipe) {
-  auto learner = find_learner(recipe.learner).make(recipe.options);
-  return learner->adapter().is_null() ? nullptr : std::move(learner);
-}
-
 std::string conversion_command(const Recipe& recipe, const RunExport& wanted,
                                const fs::path& output_dir, bool adapter) {
   std::string command = adapter ? "jackscrew merge" : "jackscrew export";
@@ -109,58 +99,12 @@ std::string conversion_command(const Recipe& recipe, const RunExport& wanted,
   return command;
 }
 
-// The model with the learner's adapter merged, as formats and shapes: no value is needed. A named
-// shape has its weights in checkpoint_dtype.
-std::shared_ptr<WeightSource> planned_merge(const Recipe& recipe, const ModelFiles& files,
-                                            Learner& learner) {
-  const auto weights = weights_of(files.config, StageSpec::whole(files.config));
-  learner.plan(weights);
-  // Only whether a weight changes is asked: the merge is never run.
-  const AdapterValues none = [](const std::string&, std::initializer_list<int64_t>) {
-    return std::span<const float>();
-  };
-  auto source = std::make_shared<PlannedSource>();
-  for (const WeightSpec& weight : weights) {
-    if (learner.merge(weight, none)) {
-      source->add_computed(weight, unowned(f32_format()));
-    } else {
-      source->add_stored(weight, files.source == nullptr
-                                     ? unowned(find_format(recipe.checkpoint_dtype))
-                                     : stored_tensor(files, *files.source, weight).format);
-    }
-  }
-  return source;
-}
-
-const Format& format_of_dtype(const std::string& dtype) {
-  for (const Format* format : {&bf16_format(), &f16_format()}) {
-    if (dtype == safetensors_dtype(*format)) return *format;
-  }
-  return f32_format();
-}
-
-// The result's weights as its files will have them; weights missing from `specs` are f32.
-std::shared_ptr<WeightSource> planned_result(const ModelFiles& files,
-                                             const std::vector<SafetensorsSpec>& specs) {
-  auto source = std::make_shared<PlannedSource>();
-  for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
-    const auto spec = std::ranges::find(specs, weight.name, &SafetensorsSpec::name);
-    source->add_stored(weight,
-                       unowned(spec == specs.end() ? f32_format() : format_of_dtype(spec->dtype)));
-  }
-  return source;
-}
-
 // Rethrows `error`, naming which export failed.
 [[noreturn]] void fail_export(const RunExport& wanted, const Error& error) {
   throw Error(error.kind(), fmt::format("export={}: {}", wanted.text, error.what()), error.hint());
 }
 
 }  // namespace
-
-bool makes_adapter(const Recipe& recipe) {
-  return adapter_learner(recipe) != nullptr;
-}
 
 void check_export_storages(const Recipe& recipe) {
   for (const RunExport& wanted : recipe.exports) {
@@ -194,16 +138,15 @@ FileSizes export_sizes(const Recipe& recipe, const ModelFiles& files,
   FileSizes sizes;
   for (const RunExport& wanted : recipe.exports) {
     try {
-      const auto learner =
-          adapter_learner(with_head_of_adapter(recipe, files.config.tie_word_embeddings));
-      Recipe conversion = conversion_recipe(recipe, wanted, recipe.output_dir, learner != nullptr);
+      const Recipe of_learner = with_head_of_adapter(recipe, files.config.tie_word_embeddings);
+      const bool adapter = makes_adapter(of_learner);
+      Recipe conversion = conversion_recipe(recipe, wanted, recipe.output_dir, adapter);
       if (!files.tokenizer) conversion.tokenizer = "bytes";
       ModelFiles result = files;
-      result.source = learner == nullptr ? planned_result(files, weights)
-                                         : planned_merge(recipe, files, *learner);
-      if (learner == nullptr) result.origin = recipe.output_dir;
+      result.source = adapter ? planned_merge(of_learner, files) : planned_result(files, weights);
+      if (!adapter) result.origin = recipe.output_dir;
       const WeightSource* kept =
-          learner == nullptr || files.source == nullptr ? result.source.get() : files.source.get();
+          adapter && files.source != nullptr ? files.source.get() : result.source.get();
       sizes.add(plan_conversion(conversion, result, {format_of(wanted), wanted.storage, kept}));
     } catch (const Error& error) {
       fail_export(wanted, error);
@@ -242,7 +185,7 @@ void log_export(const fs::path& output_dir, const WrittenExport& written) {
 void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path& output_dir,
                    const ProgressStyle& style,
                    const std::function<void(const WrittenExport&)>& written) {
-  const bool adapter = adapter_learner(recipe) != nullptr;
+  const bool adapter = makes_adapter(recipe);
   for (const RunExport& wanted : recipe.exports) {
     if (is_written(wanted, output_dir)) continue;
     try {

@@ -14,9 +14,6 @@
 
 namespace jackscrew {
 
-// Whether the result of a run is an adapter rather than a model.
-bool makes_adapter(const Recipe& recipe);
-
 // Throws Error(usage) where the files of an export cannot have its storage, whatever the model is.
 void check_export_storages(const Recipe& recipe);
 

@@ -12,8 +12,8 @@
 #include "generation/samples.h"
 #include "report/progress.h"
 #include "session/flops.h"
+#include "session/plan.h"
 #include "train/disk_plan.h"
-#include "train/run_exports.h"
 #include "train/saving.h"
 
 namespace jackscrew {

@@ -1,0 +1,14 @@
+// Names in a run's files that rooms share which otherwise know nothing of one another.
+#pragma once
+
+namespace jackscrew {
+
+// The recipe in a checkpoint, and in the output_dir of a run.
+inline constexpr const char* kRecipeName = "recipe.yaml";
+
+// A member of Learner::adapter() that is none of adapter_config.json, which PEFT warns of: the
+// storage whose rounding an adapter's factors make up for. Over weights that are stored otherwise
+// they are wrong.
+inline constexpr const char* kBaseStorage = "base_storage";
+
+}  // namespace jackscrew

@@ -12,9 +12,9 @@
 #include "base/text.h"
 #include "conversion/for_rows.h"
 #include "formats/gguf.h"
-#include "formats/gguf_mixtures.h"
 #include "kernels/device.h"
 #include "model/weights.h"
+#include "quant/gguf_mixtures.h"
 #include "quant/iq4.h"
 #include "quant/nf4.h"
 #include "quant/plain.h"
@@ -99,7 +99,9 @@ class ChosenStorage {
 
   // Null where a weight keeps its format.
   const Format* of(const ModelConfig& config, const WeightSpec& weight) const {
-    return mixture_ == nullptr ? format_ : &mixture_->format_of(config, weight);
+    if (mixture_ == nullptr) return format_;
+    return &mixture_->format_of(
+        {config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads}, weight);
   }
 
  private:

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "formats/gguf_mixtures.h"
 #include "formats/model_writer.h"
 #include "kernels/device.h"
+#include "quant/gguf_mixtures.h"
 #include "recipe/recipe.h"
 #include "report/progress.h"
 #include "session/model_files.h"

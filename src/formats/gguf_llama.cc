@@ -10,10 +10,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "formats/gguf_mixtures.h"
 #include "formats/gguf_names.h"
 #include "formats/shape.h"
 #include "model/rope.h"
+#include "quant/gguf_mixtures.h"
 
 namespace jackscrew {
 

@@ -6,9 +6,9 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "formats/gguf_mixtures.h"
 #include "formats/gguf_names.h"
 #include "formats/gguf_writer.h"
+#include "quant/gguf_mixtures.h"
 
 namespace jackscrew {
 

@@ -67,8 +67,8 @@ struct PeftAdapter {
   // is the embedding. Over an untied one PEFT puts it in place of the model's.
   std::optional<PeftTensor> repeated_head;
   std::string unplaceable_tensor;  // a tensor that fits no supported module; empty: none
-  // The storage whose rounding the factors make up for (kBaseStorage of base/shared_names.h), of the
-  // metadata of adapter_model.safetensors; empty: none.
+  // The storage whose rounding the factors make up for (kBaseStorage of base/shared_names.h), of
+  // the metadata of adapter_model.safetensors; empty: none.
   std::string base_storage;
   // How adapter_config.json contradicts the tensors, which count here; empty: it does not.
   std::string contradiction;

@@ -4,10 +4,10 @@
 
 #include <string>
 
-#include "formats/gguf_mixtures.h"
 #include "learners/learner.h"
 #include "products/product.h"
 #include "quant/format.h"
+#include "quant/gguf_mixtures.h"
 #include "quant/row_encoders.h"
 
 namespace jackscrew {

@@ -10,7 +10,7 @@
 #include "conversion/convert.h"
 #include "conversion/planned_source.h"
 #include "conversion/write_model.h"
-#include "formats/gguf_mixtures.h"
+#include "quant/gguf_mixtures.h"
 #include "quant/row_encoders.h"
 #include "report/event_log.h"
 #include "report/report.h"

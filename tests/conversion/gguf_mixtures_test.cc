@@ -1,5 +1,5 @@
 // Mixtures of types in GGUF files: those that llama.cpp's own quantiser makes, matrix by matrix.
-#include "formats/gguf_mixtures.h"
+#include "quant/gguf_mixtures.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "formats/gguf_mixtures.h"
+#include "quant/gguf_mixtures.h"
 
 #include <fmt/format.h>
 
@@ -67,9 +67,8 @@ constexpr std::array<FileType, 32> kFileTypes = {
      {28, "iq2_s"},   {29, "iq2_m"},   {30, "iq4_xs"}, {31, "iq1_m"},  {32, "bf16"},
      {36, "tq1_0"},   {37, "tq2_0"}}};
 
-bool contains(MixtureBlocks blocks, const ModelConfig& config, int64_t layer) {
-  const int64_t layers = config.num_hidden_layers, eighth = layers / 8;
-  const int64_t heads = config.num_attention_heads, values = config.num_key_value_heads;
+bool contains(MixtureBlocks blocks, const MixtureModel& model, int64_t layer) {
+  const int64_t layers = model.layers, eighth = layers / 8;
   switch (blocks) {
     case all:
       return true;
@@ -84,19 +83,19 @@ bool contains(MixtureBlocks blocks, const ModelConfig& config, int64_t layer) {
     case ends_and_thirds:
       return layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2;
     case with_grouped_values:
-      return heads / values >= 4;
+      return model.heads / model.value_heads >= 4;
     case of_70b:
-      return layers == 80 && values < heads;
+      return layers == 80 && model.value_heads < model.heads;
   }
   return false;
 }
 
 }  // namespace
 
-const Format& GgufMixture::format_of(const ModelConfig& config, const WeightSpec& weight) const {
+const Format& GgufMixture::format_of(const MixtureModel& model, const WeightSpec& weight) const {
   if (!weight.is_block_matrix()) return default_format();
   for (const MixtureRule& rule : rules) {
-    if (rule.module == weight.module && contains(rule.blocks, config, weight.layer)) {
+    if (rule.module == weight.module && contains(rule.blocks, model, weight.layer)) {
       return rule.format();
     }
   }

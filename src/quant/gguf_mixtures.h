@@ -8,7 +8,6 @@
 #include <string>
 #include <string_view>
 
-#include "model/config.h"
 #include "quant/format.h"
 #include "quant/weight_spec.h"
 
@@ -34,6 +33,11 @@ struct MixtureRule {
   const Format& (*format)();
 };
 
+// What of a model decides where rules apply.
+struct MixtureModel {
+  int64_t layers, heads, value_heads;
+};
+
 struct GgufMixture {
   std::string_view name;              // as in recipes: "q4_k_m"
   const Format& (*default_format)();  // of matrices that no rule applies to
@@ -41,7 +45,7 @@ struct GgufMixture {
 
   // The format of a matrix, by the first rule that applies to it. Its width is not considered, and
   // the result is not meant for the head.
-  const Format& format_of(const ModelConfig& config, const WeightSpec& weight) const;
+  const Format& format_of(const MixtureModel& model, const WeightSpec& weight) const;
 };
 
 // All mixtures that can be written. They are not calibrated: they match those that llama.cpp makes

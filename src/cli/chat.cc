@@ -115,6 +115,8 @@ class Conversation {
       return;
     }
     interrupt_.end_answer();
+    const std::string_view ended =
+        what_ended(answer.generation, recipe_.max_new_tokens, interrupt_.stopped().load());
     if (recipe_.json) {
       print_piece(JsonObject()
                       .add("text", answer.text)
@@ -122,7 +124,7 @@ class Conversation {
                       .add("prompt_tokens", answer.prompt_tokens)
                       .add("computed_tokens", answer.computed)
                       .add("tokens_per_second", answer.generation.decode_rate().value_or(NAN))
-                      .add("ended", what_ended(answer.generation))
+                      .add("ended", ended)
                       .add("forgotten", answer.forgotten)
                       .text() +
                   "\n");
@@ -136,21 +138,7 @@ class Conversation {
                                    ? "exchange was"
                                    : fmt::format("{} exchanges were", answer.forgotten)));
     }
-    say_how(answer, what_stopped(answer.generation));
-  }
-
-  // As JSON names it.
-  std::string_view what_ended(const Generation& generation) const {
-    if (generation.ended) return "model";
-    if (interrupt_.stopped().load()) return "interrupt";
-    return std::ssize(generation.ids) >= recipe_.max_new_tokens ? "max_new_tokens" : "context";
-  }
-
-  // What follows the numbers of an answer that the model has not ended itself.
-  const char* what_stopped(const Generation& generation) const {
-    const std::string_view by = what_ended(generation);
-    if (by == "max_new_tokens") return "; stopped at max_new_tokens";
-    return by == "context" ? "; stopped: the context is full" : "";
+    say_how(answer, what_stopped(ended));
   }
 
   Chat& chat_;

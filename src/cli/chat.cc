@@ -53,6 +53,8 @@ constexpr const char* kCommands =
     "Ctrl-C   stop the answer; at the prompt, leave\n"
     "Any other line is a message to the model, but for /WORD alone.\n";
 
+constexpr size_t kLongestTerminalLine = 4095;  // bytes: Linux drops the rest without a word
+
 // "/quit", but no path and no text.
 bool looks_like_command(std::string_view message) {
   return message.starts_with('/') && message.find_first_of("/ \t.", 1) == message.npos;
@@ -73,10 +75,18 @@ class Conversation {
       : chat_(chat), recipe_(recipe), interrupt_(interrupt) {}
 
   void run() {
-    const bool asks = ::isatty(STDIN_FILENO) != 0 && !recipe_.quiet;
+    const bool terminal = ::isatty(STDIN_FILENO) != 0;
+    const bool asks = terminal && !recipe_.quiet;
     if (asks)
       write_stderr("/help lists commands; /exit or Ctrl-D leaves; Ctrl-C stops an answer\n");
     for (std::string line; ask(asks), std::getline(std::cin, line);) {
+      if (terminal && line.size() >= kLongestTerminalLine) {
+        write_stderr(fmt::format(
+            "a terminal passes on no more than {} bytes of a line, and this message may have been "
+            "cut: pipe it in, or shorten it\n",
+            kLongestTerminalLine));
+        continue;
+      }
       if (line.ends_with('\r')) line.pop_back();
       std::string_view command = line;
       command.remove_prefix(std::min(command.find_first_not_of(" \t"), command.size()));

@@ -239,6 +239,34 @@ TEST(Chat, MissesATemplateOnlyWhereNobodySaysWhich) {
   EXPECT_EQ(said("chat_template=plain ").find("chat template"), std::string::npos);
 }
 
+// What a terminal drops of a line it drops without a word.
+TEST(Chat, DoesNotAnswerAMessageThatATerminalMayHaveCut) {
+  const TinyRun tiny("chat_cut");
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(terminal, 0);
+  ASSERT_EQ(::grantpt(terminal) + ::unlockpt(terminal), 0);
+  const std::string name = ::ptsname(terminal);
+  const int kept = ::open(name.c_str(), O_RDWR | O_NOCTTY);  // and with it what is typed
+  ASSERT_GE(kept, 0);
+  const auto said = [&](size_t bytes) {
+    const std::string typed = std::string(bytes, 'a') + "\nHi\n/exit\n";
+    EXPECT_EQ(::write(terminal, typed.data(), typed.size()), std::ssize(typed));
+    const Outcome outcome = run("chat chat_template=plain max_new_tokens=1 model=" + tiny.config() +
+                                " init=random tokenizer=bytes threads=1 <" + name + kErrorsOnly);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    EXPECT_NE(outcome.out.find("; answer 1 token"), std::string::npos) << outcome.out;
+    return outcome.out;
+  };
+  const std::string cut =
+      "a terminal passes on no more than 4095 bytes of a line, and this message may have been cut: "
+      "pipe it in, or shorten it\n> ";
+  EXPECT_NE(said(5000).find(cut), std::string::npos);
+  EXPECT_NE(said(4095).find(cut), std::string::npos);
+  EXPECT_EQ(said(4094).find(cut), std::string::npos);
+  ::close(kept);
+  ::close(terminal);
+}
+
 // The second message would need what ends the first answer: told before anything is loaded.
 TEST(Chat, NeedsATokenThatEndsAnswers) {
   const TinyRun tiny("chat_endless");

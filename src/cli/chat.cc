@@ -53,6 +53,8 @@ constexpr const char* kCommands =
     "Ctrl-C   stop the answer; at the prompt, leave\n"
     "Any other line is a message to the model, but for /WORD alone.\n";
 
+constexpr size_t kLongestTerminalLine = 4095;  // bytes: Linux drops the rest without a word
+
 // "/quit", but no path and no text.
 bool looks_like_command(std::string_view message) {
   return message.starts_with('/') && message.find_first_of("/ \t.", 1) == message.npos;
@@ -73,10 +75,18 @@ class Conversation {
       : chat_(chat), recipe_(recipe), interrupt_(interrupt) {}
 
   void run() {
-    const bool asks = ::isatty(STDIN_FILENO) != 0 && !recipe_.quiet;
+    const bool terminal = ::isatty(STDIN_FILENO) != 0;
+    const bool asks = terminal && !recipe_.quiet;
     if (asks)
       write_stderr("/help lists commands; /exit or Ctrl-D leaves; Ctrl-C stops an answer\n");
     for (std::string line; ask(asks), std::getline(std::cin, line);) {
+      if (terminal && line.size() >= kLongestTerminalLine) {
+        write_stderr(fmt::format(
+            "a terminal passes on no more than {} bytes of a line, and this message may have been "
+            "cut: pipe it in, or shorten it\n",
+            kLongestTerminalLine));
+        continue;
+      }
       if (line.ends_with('\r')) line.pop_back();
       std::string_view command = line;
       command.remove_prefix(std::min(command.find_first_not_of(" \t"), command.size()));
@@ -115,6 +125,8 @@ class Conversation {
       return;
     }
     interrupt_.end_answer();
+    const std::string_view ended =
+        what_ended(answer.generation, recipe_.max_new_tokens, interrupt_.stopped().load());
     if (recipe_.json) {
       print_piece(JsonObject()
                       .add("text", answer.text)
@@ -122,7 +134,7 @@ class Conversation {
                       .add("prompt_tokens", answer.prompt_tokens)
                       .add("computed_tokens", answer.computed)
                       .add("tokens_per_second", answer.generation.decode_rate().value_or(NAN))
-                      .add("ended", what_ended(answer.generation))
+                      .add("ended", ended)
                       .add("forgotten", answer.forgotten)
                       .text() +
                   "\n");
@@ -136,21 +148,7 @@ class Conversation {
                                    ? "exchange was"
                                    : fmt::format("{} exchanges were", answer.forgotten)));
     }
-    say_how(answer, what_stopped(answer.generation));
-  }
-
-  // As JSON names it.
-  std::string_view what_ended(const Generation& generation) const {
-    if (generation.ended) return "model";
-    if (interrupt_.stopped().load()) return "interrupt";
-    return std::ssize(generation.ids) >= recipe_.max_new_tokens ? "max_new_tokens" : "context";
-  }
-
-  // What follows the numbers of an answer that the model has not ended itself.
-  const char* what_stopped(const Generation& generation) const {
-    const std::string_view by = what_ended(generation);
-    if (by == "max_new_tokens") return "; stopped at max_new_tokens";
-    return by == "context" ? "; stopped: the context is full" : "";
+    say_how(answer, what_stopped(ended));
   }
 
   Chat& chat_;

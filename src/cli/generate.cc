@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
+#include <optional>
 
 #include "base/console.h"
 #include "base/error.h"
@@ -14,6 +17,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/generation_setup.h"
+#include "cli/interruption.h"
 #include "session/loading.h"
 
 namespace jackscrew {
@@ -84,7 +88,28 @@ int64_t room_for_answer(const GenerationSetup& setup, int64_t prompt_tokens) {
   return std::min(room, recipe.max_new_tokens);
 }
 
+// For --json, which prints an answer as a whole: Ctrl-C ends the answer. Before it begins, and a
+// second time, Ctrl-C ends the program.
+class AnswerInterrupt {
+ public:
+  void receive() {
+    const int request = requests_.receive(SIGINT);
+    if (request == 0) return;
+    if (request > 1 || !answering_.load()) end_by(SIGINT);
+    stopped_.store(true);
+  }
+  void begin_answer() { answering_.store(true); }
+  const std::atomic<bool>& stopped() const { return stopped_; }
+
+ private:
+  SignalRequests requests_;
+  std::atomic<bool> answering_{false}, stopped_{false};
+};
+
 int write_answer(const Recipe& given) {
+  AnswerInterrupt interrupt;
+  std::optional<SignalThread> thread;
+  if (given.json) thread.emplace(std::array{SIGINT}, [&](int) { interrupt.receive(); });
   GenerationSetup setup(given, "generate");
   const Recipe& recipe = setup.recipe;
   const ModelFiles& files = setup.files;
@@ -106,8 +131,12 @@ int write_answer(const Recipe& given) {
     text += piece;
     if (!recipe.json) print_piece(piece);
   };
+  options.stop = &interrupt.stopped();
+  interrupt.begin_answer();
   const Generation answer =
       generate(*session, prompt, options, [&](int32_t id) { show(decoder.push(id)); });
+  const bool interrupted = interrupt.stopped().load();
+  const std::string_view ended = what_ended(answer, recipe.max_new_tokens, interrupted);
   show(decoder.finish());
 
   if (recipe.json) {
@@ -115,22 +144,21 @@ int write_answer(const Recipe& given) {
     object.add("text", text)
         .add("tokens", answer.ids.size())
         .add("prompt_tokens", prompt_tokens)
-        .add("tokens_per_second", answer.decode_rate().value_or(NAN));
+        .add("tokens_per_second", answer.decode_rate().value_or(NAN))
+        .add("ended", ended);
     fmt::print("{}\n", object.text());
   } else if (!text.ends_with('\n')) {
     fmt::print("\n");
   }
   flush_output();
   if (!recipe.quiet) {
-    const bool full = options.max_new_tokens < recipe.max_new_tokens;
-    const char* stopped = full ? "; stopped: the context is full" : "; stopped at max_new_tokens";
     write_stderr(fmt::format("prompt {}, {:.1f} tok/s; answer {}{}{}\n",
                              counted(prompt_tokens, "token"),
                              token_rate(prompt_tokens, answer.prefill_seconds),
                              counted(static_cast<int64_t>(answer.ids.size()), "token"),
-                             rate_text(answer), answer.ended ? "" : stopped));
+                             rate_text(answer), what_stopped(ended)));
   }
-  return 0;
+  return ended == "interrupt" ? static_cast<int>(ErrorKind::interrupted) : 0;
 }
 
 }  // namespace

@@ -51,6 +51,17 @@ double token_rate(int64_t tokens, double seconds) {
   return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0;
 }
 
+std::string_view what_ended(const Generation& answer, int64_t max_new_tokens, bool interrupted) {
+  if (answer.ended) return "model";
+  if (interrupted) return "interrupt";
+  return std::ssize(answer.ids) >= max_new_tokens ? "max_new_tokens" : "context";
+}
+
+const char* what_stopped(std::string_view ended) {
+  if (ended == "max_new_tokens") return "; stopped at max_new_tokens";
+  return ended == "context" ? "; stopped: the context is full" : "";
+}
+
 std::string rate_text(const Generation& answer) {
   const auto rate = answer.decode_rate();
   return rate ? fmt::format(", {:.1f} tok/s", *rate) : "";

@@ -1,7 +1,9 @@
 // The setup shared by `generate` and `chat`.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "generation/generate.h"
 #include "recipe/recipe.h"
@@ -25,6 +27,10 @@ struct GenerationSetup {
 
 // Tokens per second; 0 when no time has passed.
 double token_rate(int64_t tokens, double seconds);
+// What ended an answer, as JSON names it.
+std::string_view what_ended(const Generation& answer, int64_t max_new_tokens, bool interrupted);
+// What follows the numbers of an answer that `ended`, a name of what_ended(), has ended.
+const char* what_stopped(std::string_view ended);
 // ", 12.3 tok/s" behind an answer's length; empty where nothing was decoded.
 std::string rate_text(const Generation& answer);
 

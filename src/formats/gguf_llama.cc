@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <numbers>
 #include <optional>
 #include <span>
@@ -166,7 +167,8 @@ RopeScaling parse_scaling(const GgufFile& file, const ModelConfig& config) {
   const std::string type =
       file.text(own("rope.scaling.type"), has_factor || has_older ? "linear" : "none");
   if (type == "linear") {
-    scaling.factor = file.number(own(has_older ? "rope.scale_linear" : "rope.scaling.factor"));
+    scaling.factor = file.number(own(has_older ? "rope.scale_linear" : "rope.scaling.factor"), 1.0);
+    if (scaling.factor == 0.0) scaling.factor = 1.0;  // as in llama.cpp
     if (scaling.factor != 1.0) scaling.kind = RopeScaling::Kind::linear;
   } else if (type == "yarn") {
     scaling.kind = RopeScaling::Kind::yarn;
@@ -239,6 +241,21 @@ std::optional<bool> flag(const GgufFile& file, const char* key) {
   return file.boolean(key);
 }
 
+// A size that all blocks have. The file may name it block by block, in an array.
+int64_t size_in_blocks(const GgufFile& file, const std::string& key, int64_t blocks,
+                       std::optional<int64_t> fallback = {}) {
+  if (file.type(key) != GgufType::array) return file.integer(key, fallback);
+  const std::vector<int64_t> sizes = file.integers(key);
+  if (sizes.empty() || std::ssize(sizes) != blocks) {
+    fail(ErrorKind::model, "{}: {} has {} for {}", file.path().string(), key,
+         counted(std::ssize(sizes), "item"), counted(blocks, "block"));
+  }
+  if (std::ranges::adjacent_find(sizes, std::not_equal_to<>()) != sizes.end()) {
+    unsupported(file, key + " that differs by block", "supported: blocks of one size");
+  }
+  return sizes.front();
+}
+
 ModelConfig read_config(const GgufFile& file) {
   const std::string where = file.path().string();
   const auto own = [&](const char* name) { return own_key(file, name); };
@@ -247,11 +264,12 @@ ModelConfig read_config(const GgufFile& file) {
   const GgufTokenizerMetadata tokenizer = gguf_tokenizer(file);
   config.vocab_size = vocabulary(file, static_cast<int64_t>(tokenizer.tokens.size()));
   config.hidden_size = file.integer(own("embedding_length"));
-  config.intermediate_size = file.integer(own("feed_forward_length"));
   config.num_hidden_layers = file.integer(own("block_count"));
-  config.num_attention_heads = file.integer(own("attention.head_count"));
+  const int64_t blocks = config.num_hidden_layers;
+  config.intermediate_size = size_in_blocks(file, own("feed_forward_length"), blocks);
+  config.num_attention_heads = size_in_blocks(file, own("attention.head_count"), blocks);
   config.num_key_value_heads =
-      file.integer(own("attention.head_count_kv"), config.num_attention_heads);
+      size_in_blocks(file, own("attention.head_count_kv"), blocks, config.num_attention_heads);
   config.max_position_embeddings = file.integer(own("context_length"));
   config.rms_norm_eps = file.number(own("attention.layer_norm_rms_epsilon"));
   config.rope_theta = file.number(own("rope.freq_base"), 10000.0);
@@ -270,6 +288,10 @@ ModelConfig read_config(const GgufFile& file) {
     if (const int64_t value = file.integer(key, config.head_dim); value != config.head_dim) {
       unsupported(file, fmt::format("{} = {} beside heads of {}", key, value, config.head_dim), "");
     }
+  }
+  if (!file.boolean(own("attention.causal"), true)) {
+    unsupported(file, own("attention.causal") + " = false",
+                "supported: models whose tokens see none that follow");
   }
   if (const int64_t window = file.integer(own("attention.sliding_window"), 0); window != 0) {
     // A "llama" with a window is a Mistral; a Qwen's file does not say which blocks have it.

@@ -29,7 +29,8 @@ TEST(SlowGenerate, JsonAndReproducible) {
   EXPECT_LE(first["tokens"].get<int>(), 8);
   EXPECT_TRUE(first["text"].is_string());
   EXPECT_TRUE(first["tokens_per_second"].is_number());
-  EXPECT_EQ(first.size(), 4u);
+  EXPECT_TRUE(first["ended"].is_string());
+  EXPECT_EQ(first.size(), 5u);
   EXPECT_EQ(nlohmann::json::parse(run(sampled + "seed=7").out)["text"], first["text"]);
   EXPECT_NE(nlohmann::json::parse(run(sampled + "init=random seed=8").out)["text"], first["text"]);
 }
@@ -97,6 +98,47 @@ TEST(Generate, SaysNoRateOfASingleToken) {
   EXPECT_EQ(said.find("tok/s", answer), std::string::npos) << said;
   EXPECT_TRUE(nlohmann::json::parse(run(command + " json=true quiet=true").out)["tokens_per_second"]
                   .is_null());
+}
+
+// Two tokens, none of which ends an answer.
+std::string endless_tokenizer(const TinyRun& tiny) {
+  return tiny.file("tokenizer.json", R"({
+      "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+      "decoder": {"type": "ByteLevel"},
+      "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}})");
+}
+
+TEST(Generate, JsonNamesWhatEndedTheAnswer) {
+  const TinyRun tiny("generate_ended");
+  const std::string command =
+      "generate --json --quiet prompt=a init=random threads=1 model=" + tiny.config() +
+      " tokenizer=" + endless_tokenizer(tiny);
+  const auto ended = [&](const std::string& more) {
+    return nlohmann::json::parse(run(command + more).out)["ended"].get<std::string>();
+  };
+  EXPECT_EQ(ended(" max_new_tokens=1"), "max_new_tokens");
+  EXPECT_EQ(ended(" max_new_tokens=1000"), "context");
+}
+
+// A signal that comes before the answer ends the program: then the next one comes later.
+TEST(SlowGenerate, JsonHasWhatWasMadeBeforeAnInterrupt) {
+  const TinyRun tiny("generate_interrupt");
+  auto config = nlohmann::json::parse(tiny.text("config.json"));
+  config["max_position_embeddings"] = 1 << 18;
+  const std::string command =
+      "generate --json --quiet prompt=a max_new_tokens=200000 init=random threads=1 model=" +
+      tiny.file("long.json", config.dump()) + " tokenizer=" + endless_tokenizer(tiny);
+  Outcome outcome;
+  for (double seconds = 0.25; seconds < 60 && outcome.out.empty(); seconds *= 2) {
+    outcome = run_shell(fmt::format("timeout --preserve-status -s INT {} {} {} 2>/dev/null",
+                                    seconds, kProgram, command));
+  }
+  EXPECT_EQ(outcome.exit_code, 130);
+  ASSERT_FALSE(outcome.out.empty());
+  const auto answer = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(answer["ended"], "interrupt");
+  EXPECT_EQ(answer["text"].get<std::string>().size(), answer["tokens"].get<size_t>());
+  EXPECT_LT(answer["tokens"].get<int64_t>(), 200000);
 }
 
 // With a tokenizer whose words begin with spaces, as Llama 2's. A continuation is to be joined to
@@ -197,15 +239,39 @@ TEST(Chat, MissesATemplateOnlyWhereNobodySaysWhich) {
   EXPECT_EQ(said("chat_template=plain ").find("chat template"), std::string::npos);
 }
 
+// What a terminal drops of a line it drops without a word.
+TEST(Chat, DoesNotAnswerAMessageThatATerminalMayHaveCut) {
+  const TinyRun tiny("chat_cut");
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(terminal, 0);
+  ASSERT_EQ(::grantpt(terminal) + ::unlockpt(terminal), 0);
+  const std::string name = ::ptsname(terminal);
+  const int kept = ::open(name.c_str(), O_RDWR | O_NOCTTY);  // and with it what is typed
+  ASSERT_GE(kept, 0);
+  const auto said = [&](size_t bytes) {
+    const std::string typed = std::string(bytes, 'a') + "\nHi\n/exit\n";
+    EXPECT_EQ(::write(terminal, typed.data(), typed.size()), std::ssize(typed));
+    const Outcome outcome = run("chat chat_template=plain max_new_tokens=1 model=" + tiny.config() +
+                                " init=random tokenizer=bytes threads=1 <" + name + kErrorsOnly);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    EXPECT_NE(outcome.out.find("; answer 1 token"), std::string::npos) << outcome.out;
+    return outcome.out;
+  };
+  const std::string cut =
+      "a terminal passes on no more than 4095 bytes of a line, and this message may have been cut: "
+      "pipe it in, or shorten it\n> ";
+  EXPECT_NE(said(5000).find(cut), std::string::npos);
+  EXPECT_NE(said(4095).find(cut), std::string::npos);
+  EXPECT_EQ(said(4094).find(cut), std::string::npos);
+  ::close(kept);
+  ::close(terminal);
+}
+
 // The second message would need what ends the first answer: told before anything is loaded.
 TEST(Chat, NeedsATokenThatEndsAnswers) {
   const TinyRun tiny("chat_endless");
-  const std::string tokens = tiny.file("tokenizer.json", R"({
-      "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
-      "decoder": {"type": "ByteLevel"},
-      "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}})");
-  const Outcome outcome = run("chat chat_template=plain model=" + tiny.config() +
-                              " tokenizer=" + tokens + " init=random </dev/null" + kErrorsOnly);
+  const Outcome outcome = run("chat chat_template=plain model=" + tiny.config() + " tokenizer=" +
+                              endless_tokenizer(tiny) + " init=random </dev/null" + kErrorsOnly);
   EXPECT_EQ(outcome.exit_code, 5) << outcome.out;
   EXPECT_NE(outcome.out.find("no end-of-text token"), std::string::npos) << outcome.out;
 }

@@ -95,6 +95,53 @@ TEST_F(GgufLlama, ScalesLinearlyByAFactorAlone) {
   }
 }
 
+// A factor of 0 or none scales nothing, as in llama.cpp.
+TEST_F(GgufLlama, ScalesNothingByNoFactor) {
+  for (const char* key :
+       {"llama.rope.scaling.factor", "llama.rope.scale_linear", "llama.of_another_program"}) {
+    GgufBuilder builder = gguf_llama();
+    builder.text("llama.rope.scaling.type", "linear");
+    builder.f32(key, 0.0f);
+    const RopeScaling scaling = gguf_config(GgufFile(put("a.gguf", builder.build()))).rope_scaling;
+    EXPECT_EQ(scaling.kind, RopeScaling::Kind::none) << key;
+    EXPECT_EQ(scaling.factor, 1.0) << key;
+  }
+}
+
+TEST_F(GgufLlama, TakesSizesBlockByBlockWhereAllAreEqual) {
+  using Sizes = std::vector<uint32_t>;
+  const auto file = [&](const Sizes& heads, const Sizes& pairs, const Sizes& widths) {
+    GgufBuilder builder;
+    builder.text("general.architecture", "llama");
+    builder.u32("llama.block_count", 2);
+    builder.u32("llama.context_length", 128);
+    builder.u32("llama.embedding_length", 64);
+    builder.array("llama.feed_forward_length", GgufType::u32, widths);
+    builder.array("llama.attention.head_count", GgufType::u32, heads);
+    builder.array("llama.attention.head_count_kv", GgufType::u32, pairs);
+    builder.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    builder.u32("llama.vocab_size", 8);
+    return GgufFile(put("a.gguf", builder.build()));
+  };
+  const ModelConfig config = gguf_config(file({4, 4}, {2, 2}, {96, 96}));
+  EXPECT_EQ(config.num_attention_heads, 4);
+  EXPECT_EQ(config.num_key_value_heads, 2);
+  EXPECT_EQ(config.intermediate_size, 96);
+  const auto complaint = [&](const Sizes& heads, const Sizes& pairs, const Sizes& widths) {
+    return model_error([&] { gguf_config(file(heads, pairs, widths)); });
+  };
+  EXPECT_TRUE(mentions(complaint({4, 2}, {2, 2}, {96, 96}),
+                       "llama.attention.head_count that differs by block is not supported"));
+  EXPECT_TRUE(mentions(complaint({4, 4}, {2, 4}, {96, 96}),
+                       "llama.attention.head_count_kv that differs by block is not supported"));
+  EXPECT_TRUE(mentions(complaint({4, 4}, {2, 2}, {96, 64}),
+                       "llama.feed_forward_length that differs by block is not supported"));
+  EXPECT_TRUE(mentions(complaint({4, 4}, {2, 2}, {96}),
+                       "llama.feed_forward_length has 1 item for 2 blocks"));
+  EXPECT_TRUE(mentions(complaint({4, 4}, {2, 2}, {}),
+                       "llama.feed_forward_length has 0 items for 2 blocks"));
+}
+
 TEST_F(GgufLlama, TakesYarnAsTheFileHasIt) {
   const auto yarn = [&](const auto& add) {
     GgufBuilder builder = gguf_llama();
@@ -234,6 +281,8 @@ TEST_F(GgufLlama, NamesWhatIsNotLlama) {
   using B = GgufBuilder;
   EXPECT_TRUE(mentions(with([](B& b) { b.u32("llama.expert_count", 8); }), "expert_count"));
   EXPECT_TRUE(mentions(with([](B& b) { b.u32("split.count", 2); }), "split.count"));
+  EXPECT_TRUE(mentions(with([](B& b) { b.boolean("llama.attention.causal", false); }),
+                       "llama.attention.causal = false is not supported"));
   GgufBuilder later_part;
   later_part.u32("split.no", 1);
   later_part.u32("split.count", 2);

@@ -3,40 +3,50 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio_ext.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdio>
+
+#include "base/clock.h"
 
 namespace jackscrew {
 
 namespace {
 
-// Milliseconds for a reader that is behind.
-constexpr int kPatience = 1000;
-// Bytes that a pipe or a terminal takes without waiting once poll() says that it takes any: no more
-// than PIPE_BUF, and less than a buffer of a terminal in Linux.
-constexpr size_t kPiece = 512;
+constexpr int kPatience = 1000;  // milliseconds for a reader that is behind
+constexpr int kLook = 20;        // milliseconds until the next try, and look at a stop
 
-bool takes_more(int descriptor, int milliseconds) {
-  pollfd stream = {descriptor, POLLOUT, 0};
-  return ::poll(&stream, 1, milliseconds) != 0;  // after a failure the write says what is wrong
+// Opens a pipe or a terminal once more, so that writing there returns where its reader does not
+// read: the flag for that is of the description, and other processes may share this one. -1 where
+// that cannot be, as without /proc.
+int open_without_waiting(int descriptor) {
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) return -1;
+  if (!S_ISFIFO(status.st_mode) && !S_ISCHR(status.st_mode)) return -1;
+  std::array<char, 32> path{};
+  std::snprintf(path.data(), path.size(), "/proc/self/fd/%d", descriptor);
+  return ::open(path.data(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 }
 
-// Waits until `descriptor` takes more, which is then true, or until `stop`.
-bool takes_more_before(const std::atomic<bool>& stop, int descriptor) {
-  constexpr int kLook = 100;  // milliseconds from one look at `stop` to the next
-  while (!takes_more(descriptor, stop ? 0 : kLook)) {
-    if (stop) return false;
+// Writes to such a descriptor, closes it, and drops what its reader has not taken when `is_over()`
+// is true.
+template <class IsOver>
+void write_until(const IsOver& is_over, int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(descriptor, text.data(), text.size());
+    if (written > 0) {
+      text.remove_prefix(static_cast<size_t>(written));
+    } else if (written < 0 && errno == EAGAIN) {
+      if (is_over()) break;
+      ::poll(nullptr, 0, kLook);  // a terminal may call itself ready and take nothing
+    } else if (written == 0 || errno != EINTR) {
+      break;
+    }
   }
-  return true;
-}
-
-void write_and_flush(std::FILE* out, std::string_view text) {
-  const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
-  if (written && std::fflush(out) == 0) return;
-  ::__fpurge(out);  // or the next flush would fail over this text again
-  std::clearerr(out);
+  ::close(descriptor);
 }
 
 }  // namespace
@@ -47,7 +57,8 @@ void write_stderr(std::string_view text) noexcept {
     if (written > 0) {
       text.remove_prefix(static_cast<size_t>(written));
     } else if (written < 0 && errno == EAGAIN) {
-      if (!takes_more(STDERR_FILENO, kPatience)) return;
+      pollfd stream = {STDERR_FILENO, POLLOUT, 0};
+      if (::poll(&stream, 1, kPatience) <= 0) return;
     } else if (written == 0 || errno != EINTR) {
       return;
     }
@@ -55,19 +66,19 @@ void write_stderr(std::string_view text) noexcept {
 }
 
 void offer_to_stderr(std::string_view text) noexcept {
-  while (!text.empty() && takes_more(STDERR_FILENO, kPatience)) {
-    write_stderr(text.substr(0, kPiece));
-    text.remove_prefix(std::min(kPiece, text.size()));
-  }
+  const int own = open_without_waiting(STDERR_FILENO);
+  if (own < 0) return write_stderr(text);
+  const Stopwatch watch;
+  write_until([&] { return watch.seconds() * 1000 > kPatience; }, own, text);
 }
 
 void write_message(std::FILE* out, std::string_view text, const std::atomic<bool>* stop) noexcept {
-  const int descriptor = ::fileno(out);
-  if (stop == nullptr || descriptor < 0) return write_and_flush(out, text);
-  while (!text.empty() && takes_more_before(*stop, descriptor)) {
-    write_and_flush(out, text.substr(0, kPiece));
-    text.remove_prefix(std::min(kPiece, text.size()));
-  }
+  const int own = stop == nullptr ? -1 : open_without_waiting(::fileno(out));
+  if (own >= 0) return write_until([&] { return stop->load(); }, own, text);
+  const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
+  if (written && std::fflush(out) == 0) return;
+  ::__fpurge(out);  // or the next flush would fail over this text again
+  std::clearerr(out);
 }
 
 void open_missing_descriptors() noexcept {

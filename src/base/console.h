@@ -20,8 +20,8 @@ void offer_to_stderr(std::string_view text) noexcept;
 // Writes `text` to `out` and flushes it. What cannot be written is dropped, and `out` is left
 // without an error: for messages about work, not for data that somebody asked for.
 // A reader may stop reading (a pager; mpirun, once it was asked to end), and a write then waits for
-// it. With `stop`, it waits only until that is set; from then on, what is not taken at once is
-// dropped.
+// it. With `stop`, it waits only until that is set; from then on, what a pipe or a terminal does
+// not take at once is dropped. `out` must have nothing in its buffer then.
 void write_message(std::FILE* out, std::string_view text,
                    const std::atomic<bool>* stop = nullptr) noexcept;
 

@@ -256,7 +256,8 @@ const OptionValue& OptionSet::at(std::string_view name, std::string_view origin,
   const bool is_denied = canonical.starts_with(kNo);
   const OptionValue* denied = is_denied ? find(canonical.substr(kNo.size())) : nullptr;
   if (denied != nullptr && denied->spec.type == OptionType::boolean) {
-    throw Error(ErrorKind::usage, what, fmt::format("{}=false", denied->spec.name));
+    throw Error(ErrorKind::usage, what,
+                fmt::format("{}={}", denied->spec.name, parse_bool(text) == false));
   }
   std::vector<std::string> names;
   for (const auto& [known, position] : index_) names.push_back(known);

@@ -53,8 +53,8 @@ double token_rate(int64_t tokens, double seconds) {
 
 std::string_view what_ended(const Generation& answer, int64_t max_new_tokens, bool interrupted) {
   if (answer.ended) return "model";
-  if (interrupted) return "interrupt";
-  return std::ssize(answer.ids) >= max_new_tokens ? "max_new_tokens" : "context";
+  if (std::ssize(answer.ids) >= max_new_tokens) return "max_new_tokens";
+  return interrupted ? "interrupt" : "context";
 }
 
 const char* what_stopped(std::string_view ended) {

@@ -158,11 +158,13 @@ std::string own_nf4_dtype(const ModelFiles& files, const WeightSource& kept,
   return stays ? from.decoded_dtype : std::string();
 }
 
-// The type in which bitsandbytes multiplies, as the model's files say, or `usual`.
+// The type in which bitsandbytes multiplies, as the model's configuration says; `usual` where it
+// has none of quantisation.
 std::string compute_dtype_of(const ModelFiles& files, const std::string& usual) {
   const QuantizationConfig config = read_quantization_config(files.origin);
   if (config.fields == nullptr) return usual;
-  return JsonFields(*config.fields, config.where).text("bnb_4bit_compute_dtype", usual);
+  return JsonFields(*config.fields, config.where)
+      .text("bnb_4bit_compute_dtype", "float32");  // as transformers
 }
 
 }  // namespace

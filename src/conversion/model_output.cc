@@ -63,9 +63,12 @@ std::vector<std::string> sources_of(const Recipe& recipe) {
   if (!is_tokenizer_path(recipe.tokenizer)) return sources;
   sources.push_back(recipe.tokenizer);
   std::error_code missing;  // reading it says so
-  const fs::path file = fs::canonical(named_path(recipe.tokenizer), missing);
-  // A file goes with the directory that it is in.
-  if (!missing && !fs::is_directory(file)) sources.push_back(file.parent_path().string());
+  const fs::path named = fs::absolute(named_path(recipe.tokenizer), missing);
+  if (missing || fs::is_directory(named)) return sources;
+  // A file goes with the directory that it is in; it may be a link, as in Hugging Face's cache.
+  sources.push_back(named.parent_path().string());
+  const fs::path file = fs::canonical(named, missing);
+  if (!missing) sources.push_back(file.parent_path().string());
   return sources;
 }
 

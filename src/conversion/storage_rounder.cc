@@ -198,10 +198,10 @@ void check_storage_rounding(const Recipe& recipe, ModelFormat files, bool is_mix
   if (!is_mixed) others.push_back("bits");
   for (const std::string& name : others) {
     if (!recipe.options.asks_for(name)) continue;
-    throw Error(ErrorKind::usage,
-                fmt::format("{} is set, but with format={} storage determines it", name, formats),
-                fmt::format("leave it out; {} has bits and groups of its own",
-                            is_gguf ? "storage=q4_k_m, for one," : "storage=nf4"));
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("{} is set, but with format={} storage determines it", name, formats),
+        fmt::format("leave it out; {}{} has bits and groups of its own", some, is_gguf ? "," : ""));
   }
   if (is_mixed) {
     if (recipe.compensates) return;

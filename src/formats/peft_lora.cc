@@ -48,9 +48,9 @@ constexpr const char* kRefused[] = {"fan_in_fan_out",
 constexpr std::array<std::string_view, 5> kSubconfigs = {
     "use_bdlora", "arrow_config", "kasa_config", "velora_config", "monteclora_config"};
 
-// Those of them that PEFT cannot merge.
-constexpr std::array<std::string_view, 3> kUnmerged = {"lora_bias", "layer_replication",
-                                                       "alora_invocation_tokens"};
+// Those of kRefused that PEFT cannot merge.
+constexpr std::array<std::string_view, 5> kUnmerged = {
+    "lora_bias", "layer_replication", "alora_invocation_tokens", "use_qalora", "arrow_config"};
 
 // Initialisations that also change the base weights; their adapters fit no others.
 constexpr std::array<std::string_view, 5> kRefusedInit = {"pissa", "olora", "corda", "loftq",

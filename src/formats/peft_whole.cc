@@ -59,9 +59,13 @@ WholeModules take_whole(const std::vector<std::string>& named, bool tied, const 
   const auto embedding = find(kSavedEmbedding);
   const auto head = find(kSavedHead);
   const bool has_embedding = embedding != tensors.end();
-  // Where neither is named, PEFT puts them in the model, whose head may be its embedding.
-  if (head == tensors.end() || is_named(kSavedHead)) {
+  if (head == tensors.end()) {
+    // Where neither is named, PEFT puts them in the model, whose head may be its embedding.
     whole.tied = tied || (named.empty() && has_embedding);
+    return whole;
+  }
+  if (is_named(kSavedHead)) {
+    whole.tied = tied && (!has_embedding || are_alike(*head, *embedding));
     return whole;
   }
   if (!tied && !named.empty()) return whole;

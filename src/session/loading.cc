@@ -66,7 +66,7 @@ Dataset load_dataset(const DataPlace& place, const Tokenizer& tokenizer, Dataset
       return Dataset::read(place, tokenizer, options, part, bar.callback());
     } catch (const Error& error) {
       // Of the file of tokens: nothing else is written.
-      if (!is_large || !token_file.empty() || error.kind() != ErrorKind::generic) throw;
+      if (!is_large || token_file || error.kind() != ErrorKind::generic) throw;
       throw Error(error.kind(), error.what(),
                   fmt::format("{}{}set TMPDIR to another directory", error.hint(),
                               error.hint().empty() ? "" : ", or "));

@@ -215,14 +215,15 @@ void refuse_to_replace(const Recipe& recipe, const LoggedRun& logged, const fs::
     if (!checkpoint.empty() && is_left_elsewhere(recipe, checkpoint, inputs)) return;
     const bool may_be_its_own =
         logged.last_step == total_steps && changes_since(output, recipe).texts.empty();
-    throw Error(ErrorKind::usage, what,
-                fmt::format("{}give another output_dir; {}",
-                            may_be_its_own
-                                ? fmt::format("the log has all {} of this run: if it was killed as "
-                                              "it ended, the result is its own; else ",
-                                              counted(total_steps, "step"))
-                                : "",
-                            anew(recipe)));
+    throw Error(
+        ErrorKind::usage, what,
+        fmt::format("{}give another output_dir; {}",
+                    may_be_its_own
+                        ? fmt::format("the log has all {} of this run: if it was killed after "
+                                      "it wrote its result, that is its own; else ",
+                                      counted(total_steps, "step"))
+                        : "",
+                    anew(recipe)));
   }
   const Changes changes = changes_since(output, recipe);
   if (changes.texts.empty()) return;

@@ -251,13 +251,25 @@ std::string token_file_name(DataPart part, size_t number) {
   return fmt::format("{}-{}.tokens", part == DataPart::train ? "train" : "eval", number);
 }
 
+namespace {
+
+// Whether a name is one that token_file_name() gives.
+bool is_token_file_name(std::string_view name) {
+  constexpr std::string_view kEnd = ".tokens";
+  if (!name.starts_with("train-") && !name.starts_with("eval-")) return false;
+  if (!name.ends_with(kEnd)) return false;
+  name.remove_suffix(kEnd.size());
+  name.remove_prefix(name.find('-') + 1);
+  return !name.empty() && name.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+}  // namespace
+
 void remove_earlier_run(const fs::path& output_dir, std::span<const std::string> token_files) {
   remove_checkpoints_after(output_dir, -1);
   const fs::path tokens = tokens_directory(output_dir);
   remove_named(tokens, [&](const std::string& name) {
-    const bool is_ours = name.starts_with("train-") || name.starts_with("eval-");
-    return is_ours && name.ends_with(".tokens") &&
-           std::ranges::find(token_files, name) == token_files.end();
+    return is_token_file_name(name) && std::ranges::find(token_files, name) == token_files.end();
   });
   std::error_code ignored;
   fs::remove(tokens, ignored);  // if nothing is left in it

@@ -63,7 +63,7 @@ fs::path tokens_directory(const fs::path& output_dir);
 // The name there of those of a recipe's data set of that number, from 1 on.
 std::string token_file_name(DataPart part, size_t number);
 
-// Removes what would look like a part of a run that begins anew: checkpoints, and all tokens but
+// Removes what would look like a part of a run that starts over: checkpoints, and all tokens but
 // those in `token_files`, the names that this run has written or read.
 void remove_earlier_run(const fs::path& output_dir, std::span<const std::string> token_files);
 

@@ -50,13 +50,14 @@ struct RunStart {
 // data are read, whose tokens may replace those that another run keeps in output_dir.
 void refuse_other_recipe(const Recipe& recipe);
 
-// Decides how the run begins, in the recipe's output_dir, or in `output` where that was moved to;
-// changes nothing. A result is replaced in two cases only: overwrite=true, or the run that made it
-// continues to a later step from the checkpoint of its end. Either may have been interrupted
-// before, and then resumes from its own checkpoint. Throws Error(usage) where another result would
-// be replaced, Error(data) or Error(model) where that differs in these alone, or where the run
-// would go on from a checkpoint of elsewhere in the log of another; Error(model) where the
-// checkpoint cannot be used, and Error(usage) where it is beyond the run's last step.
+// Decides how the run begins, in the recipe's output_dir, or in `output` where that was moved to
+// (a checkpoint that the recipe names is looked for under that name); changes nothing. A result is
+// replaced in two cases only: overwrite=true, or the run that made it continues to a later step
+// from the checkpoint of its end. Either may have been interrupted before, and then resumes from
+// its own checkpoint. Throws Error(usage) where another result would be replaced, Error(data) or
+// Error(model) where that differs in these alone, or where the run would go on from a checkpoint of
+// elsewhere in the log of another; Error(model) where the checkpoint cannot be used, and
+// Error(usage) where it is beyond the run's last step.
 RunStart find_start(Recipe recipe, const fs::path& output, int64_t total_steps,
                     const RunInputs& inputs);
 

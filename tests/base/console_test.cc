@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <thread>
 
@@ -120,30 +120,49 @@ TEST(Console, AMessageThatIsLostLeavesItsStreamWithoutError) {
   EXPECT_EQ(std::fclose(full), 0);
 }
 
+// A pipe, and a terminal as shells have them, whose other end nobody reads: {reader, writer}.
+std::array<int, 2> unread_pipe() {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(::pipe(ends.data()), 0);
+  return ends;
+}
+std::array<int, 2> unread_terminal() {
+  const int reader = ::posix_openpt(O_RDWR | O_NOCTTY);
+  EXPECT_EQ(::grantpt(reader), 0);
+  EXPECT_EQ(::unlockpt(reader), 0);
+  return {reader, ::open(::ptsname(reader), O_RDWR | O_NOCTTY)};
+}
+
 // As a pager's, and that of mpirun once it was asked to end.
 TEST(Console, AReaderThatStoppedReadingHoldsNobodyAfterAStop) {
-  std::array<int, 2> pipe{};
-  ASSERT_EQ(::pipe(pipe.data()), 0);
-  std::FILE* out = ::fdopen(pipe[1], "w");
-  std::atomic<bool> stop{false};
-  const std::string text(200'000, 'x');  // more than a pipe holds
-  std::thread writer([&] {
-    write_message(out, text, &stop);
-    write_message(out, text, &stop);
-  });
-  pollfd full = {pipe[1], POLLOUT, 0};
-  while (::poll(&full, 1, 0) != 0) std::this_thread::yield();
-  stop = true;
-  writer.join();
-  EXPECT_EQ(std::ferror(out), 0);
-  std::string got(text.size(), ' ');
-  EXPECT_LT(::read(pipe[0], got.data(), got.size()), 200'000);
-  // What is taken at once is written after a stop, too.
-  write_message(out, "the end", &stop);
-  EXPECT_EQ(::read(pipe[0], got.data(), got.size()), 7);
-  EXPECT_EQ(got.substr(0, 7), "the end");
-  std::fclose(out);
-  ::close(pipe[0]);
+  for (const auto& [reader, descriptor] : {unread_pipe(), unread_terminal()}) {
+    std::FILE* out = ::fdopen(descriptor, "w");
+    ASSERT_NE(out, nullptr);
+    std::atomic<bool> stop{false};
+    std::atomic<bool> is_done{false};
+    std::string text;  // more than either holds
+    for (int i = 0; i < 20'000; ++i) text += "a line\n";
+    std::thread writer([&] {
+      write_message(out, text, &stop);
+      write_message(out, text, &stop);
+      is_done = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    EXPECT_FALSE(is_done);  // it waits for its reader
+    stop = true;
+    writer.join();
+    EXPECT_EQ(std::ferror(out), 0);
+    // What is taken at once is written after a stop, too.
+    ::fcntl(reader, F_SETFL, O_NONBLOCK);
+    std::string got(1 << 16, ' ');
+    while (::read(reader, got.data(), got.size()) > 0) {
+    }
+    write_message(out, "the end", &stop);
+    EXPECT_EQ(::read(reader, got.data(), got.size()), 7);
+    EXPECT_EQ(got.substr(0, 7), "the end");
+    std::fclose(out);
+    ::close(reader);
+  }
 }
 
 TEST(Console, AReaderThatIsBehindMissesNothing) {

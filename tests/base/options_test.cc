@@ -101,6 +101,8 @@ TEST(Options, RefusalsNameKeyValueExpectationAndOrigin) {
             "run.yaml:3: unknown option \"zzzzzz\" | --help after a command lists its options");
   EXPECT_EQ(refusal("no-packing", "true"),
             "run.yaml:3: unknown option \"no-packing\" | packing=false");
+  EXPECT_EQ(refusal("no-packing", "false"),
+            "run.yaml:3: unknown option \"no-packing\" | packing=true");
   EXPECT_EQ(refusal("no_rank", "1"),
             "run.yaml:3: unknown option \"no_rank\" | --help after a command lists its options");
   EXPECT_EQ(refusal("model", std::string_view("a\0b", 3)),

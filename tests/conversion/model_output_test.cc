@@ -191,6 +191,9 @@ TEST_F(ModelOutputTest, ATokenizerThatIsReadStays) {
   refused("other", "other");
   refused("other/tokenizer.json", "other");
   refused("other.gguf", "other.gguf");
+  fs::create_directories(path("snapshot"));
+  fs::create_symlink("../other/tokenizer.json", path("snapshot") + "/tokenizer.json");
+  refused("snapshot/tokenizer.json", "snapshot");
   // A name that no path has.
   const ModelOutput bytes(make_recipe({"model=" + golden_model("mha_untied"), "tokenizer=bytes",
                                        "output_dir=" + path("other"), "overwrite=true"}),

@@ -277,7 +277,9 @@ TEST_F(SlowQuantiseStorage, GoesOnWhereItWasStopped) {
 TEST_F(SlowQuantiseStorage, Refusals) {
   refused("format=gguf", 2, {"format=gguf needs a storage", "storage=q4_k_m"});
   refused("format=hf", 2, {"format=hf needs a storage", "storage=nf4"});
-  refused("format=gguf storage=q4_k_m bits=4", 2, {"bits is set", "storage determines it"});
+  refused("format=gguf storage=q4_k_m bits=4", 2,
+          {"bits is set", "storage determines it",
+           "leave it out; storage=q4_k_m, for one, has bits and"});
   refused("format=gguf storage=q4_k_m group_size=32", 2, {"group_size is set"});
   for (const std::string format : {"format=bnb", "format=hf storage=nf4"}) {
     refused(format + " group_size=32", 2,

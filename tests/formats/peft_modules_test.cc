@@ -112,8 +112,8 @@ TEST_F(PeftPlaces, ModulesThatLackTensorsAreNamed) {
   EXPECT_EQ(warning({{"target_modules", {"q_proj", "v_proj"}}}),
             (directory_ / "a/adapter_config.json").string() +
                 ": target_modules selects 1 module without tensors, first "
-                "model.layers.1.self_attn.q_proj: nothing is added there, and the file may not be "
-                "whole");
+                "model.layers.1.self_attn.q_proj: nothing is added there, and the file may be "
+                "incomplete");
   // No such module has one, or what is chosen is not clear.
   for (const json& settings :
        {json{{"target_modules", {"0.self_attn.q_proj", "v_proj"}}},

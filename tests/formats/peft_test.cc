@@ -348,6 +348,8 @@ TEST_F(Peft, HintsAtAMergeWherePeftHasOne) {
   EXPECT_FALSE(hints_at_merge("lora_bias", true));
   EXPECT_FALSE(hints_at_merge("layer_replication", json::array({{0, 2}, {1, 3}})));
   EXPECT_FALSE(hints_at_merge("alora_invocation_tokens", {32, 116}));
+  EXPECT_FALSE(hints_at_merge("use_qalora", true));
+  EXPECT_FALSE(hints_at_merge("arrow_config", json::object()));
 }
 
 // PEFT writes a tied head beside its embedding.

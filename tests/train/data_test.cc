@@ -276,12 +276,12 @@ TEST_F(SlowData, ARunGoesOnInTheDirectoryThatIsMovedWhileItReads) {
 TEST_F(SlowData, ARunThatBeginsAnewRemovesTokensThatItDoesNotRead) {
   tiny_.must_train("out", "max_steps=1");
   fs::create_directories(tiny_.path("out/tokens"));
-  for (const char* name : {"train-1", "eval-3", "mine"}) {
+  for (const char* name : {"train-1", "eval-3", "train-mine"}) {
     tiny_.file(fmt::format("out/tokens/{}.tokens", name), "tokens");
   }
   tiny_.must_train("out", "max_steps=2 overwrite=true");
   EXPECT_EQ(contents(tiny_.path("out/tokens")).size(), 1u);
-  EXPECT_TRUE(fs::exists(tiny_.path("out/tokens/mine.tokens")));
+  EXPECT_TRUE(fs::exists(tiny_.path("out/tokens/train-mine.tokens")));
 }
 
 TEST_F(SlowData, ALinkInPlaceOfTheTokensIsRefused) {

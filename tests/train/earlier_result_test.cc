@@ -46,8 +46,8 @@ TEST(SlowEarlierResult, ARunKilledAsItEndedIsToldThatTheResultMayBeItsOwn) {
   tiny.file("out/train_log.jsonl", log.substr(0, log.rfind('\n', end) + 1));
   const Outcome again = run(tiny.train("out", settings) + " 2>&1");
   EXPECT_EQ(again.exit_code, 2) << again.out;
-  EXPECT_NE(again.out.find("the log has all 3 steps of this run: if it was killed as it ended, the "
-                           "result is its own"),
+  EXPECT_NE(again.out.find("the log has all 3 steps of this run: if it was killed after it wrote "
+                           "its result, that is its own"),
             std::string::npos)
       << again.out;
   const Outcome other = run(tiny.train("out", settings + " seed=7") + " 2>&1");

@@ -107,7 +107,7 @@ TEST(JinjaErrors, WhileRendering) {
   refused("the macro \"m\" takes 0 arguments, not 1", "{% macro m() %}{% endmacro %}{{ m(1) }}");
   refused("the macro \"m\" has no parameter \"y\"", "{% macro m(x) %}{% endmacro %}{{ m(y=1) }}");
   refused("3 values for 2 names", "{% set a, b = [1, 2, 3] %}");
-  refused("no namespace's", "{% set x = 1 %}{% set x.y = 2 %}");
+  refused("which is not a namespace", "{% set x = 1 %}{% set x.y = 2 %}");
   refused("printing a generator", "{{ [1] | map('string') }}");
   refused("the length of a generator", "{{ [1] | select | length }}");
   refused("tojson of a undefined", "{{ x | tojson }}");

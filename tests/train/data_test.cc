@@ -120,10 +120,11 @@ TEST_F(SlowData, ADataSetOfWeightZeroIsNotRead) {
   const std::string both =
       "data=" + tiny_.file("bad.jsonl", "{\"id\": 1}\n") + "," + tiny_.data() + " ";
   EXPECT_EQ(stats(both + "data_weights=0,1")["records"], 40);
-  tiny_.must_train("out", both + "max_steps=2 val_size=3 data_weights=0,1");
+  tiny_.must_train("out", both + "method=full max_steps=2 val_size=3 data_weights=0,1");
   EXPECT_EQ(tiny_.losses("out").size(), 2u);
   const std::string recipe = tiny_.path("out/recipe.yaml").string();
-  const Outcome scored = run("eval --json " + recipe + " 2>&1");
+  const Outcome scored =
+      run("eval --json " + recipe + " model=" + tiny_.path("out").string() + " 2>&1");
   EXPECT_EQ(scored.exit_code, 0) << scored.out;
   expect_refused(run("data stats " + data(both + "data_weights=1,1") + kErrorsOnly), 4,
                  {"bad.jsonl:1"});

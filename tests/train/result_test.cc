@@ -213,10 +213,11 @@ TEST(SlowResult, AStopSaysWhichSettingsToLeaveOut) {
       "method=full lr_scheduler_type=constant warmup_steps=0 logging_steps=1 report_samples=0 ";
   const std::string endless = settings + "max_steps=1000000 ";  // a stop comes before their end
   const auto steps = [&] {
-    return fs::exists(tiny.path("out/train_log.jsonl")) ? tiny.losses("out").size() : 0;
+    const auto events = read_events(tiny.path("out/train_log.jsonl"));
+    return std::ranges::count(events, "step", [](const auto& event) { return event["event"]; });
   };
   const auto stopped = [&](const std::string& more) {
-    const size_t before = steps();
+    const auto before = steps();
     Child child(tiny.train("out", endless + more), tiny.path("said"));
     EXPECT_TRUE(child.until([&] { return steps() > before + 2; }));
     EXPECT_EQ(child.stop(SIGINT), 130);

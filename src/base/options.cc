@@ -239,6 +239,10 @@ void OptionSet::add(const OptionTable& table) {
   tables_.push_back(table);
 }
 
+std::vector<std::string> OptionValue::parts() const {
+  return spec.type == OptionType::list ? items : std::vector{text};
+}
+
 const char* OptionSet::explanation(std::string_view name, std::string_view text) const {
   const ForeignName* foreign = find_row(foreign_, name);
   if (foreign == nullptr) return nullptr;

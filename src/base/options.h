@@ -75,6 +75,9 @@ struct OptionValue {
   std::vector<std::string> items;  // lists only
   bool explicitly_set = false;
   std::string origin = "default";
+
+  // The items of a list; else the text alone.
+  std::vector<std::string> parts() const;
 };
 
 class OptionSet {

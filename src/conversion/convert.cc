@@ -291,8 +291,7 @@ JsonObject ConversionReport::to_json() const {
 
 FileSizes plan_conversion(const Recipe& recipe, const ModelFiles& files,
                           const StorageChoice& choice) {
-  const Conversion conversion(recipe, files, choice);
-  return {conversion.report().bytes, conversion.largest_file()};
+  return Conversion(recipe, files, choice).sizes();
 }
 
 ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& model,
@@ -300,7 +299,7 @@ ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& mod
   const ModelFiles& files = model.result();
   const Conversion conversion(recipe, files,
                               {output.format(), recipe.storage, model.base.source.get()});
-  output.begin({conversion.report().bytes, conversion.largest_file()});
+  output.begin(conversion.sizes());
   const auto writer = conversion.begin(recipe, output.path());
   write_weights(recipe, files, conversion.tensors(), *writer, style);
   ConversionReport report = conversion.report();

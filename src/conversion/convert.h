@@ -61,8 +61,8 @@ class Conversion {
   Conversion(const Recipe& recipe, const ModelFiles& files, const StorageChoice& choice);
 
   const ConversionReport& report() const { return report_; }
-  // The bytes of the largest file of weights.
-  int64_t largest_file() const { return largest_file_; }
+  // Of all files; the largest is of those of weights.
+  FileSizes sizes() const { return {report_.bytes, largest_file_}; }
   const std::vector<ModelTensor>& tensors() const { return tensors_; }
   // Writes everything else; the weights are the writer's.
   std::unique_ptr<ModelWriter> begin(const Recipe& recipe, const fs::path& path) const;

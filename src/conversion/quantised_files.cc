@@ -87,7 +87,7 @@ class ConvertedFiles : public QuantisedFiles {
 
   const std::vector<ModelTensor>& tensors() const override { return planned_.tensors(); }
   const std::vector<std::string>& notes() const override { return planned_.report().notes; }
-  FileSizes sizes() const override { return {planned_.report().bytes, planned_.largest_file()}; }
+  FileSizes sizes() const override { return planned_.sizes(); }
 
   void write(const fs::path& path, const CalibrationSize&, const RoundedMatrices& rounded,
              const ProgressStyle& style) const override {

@@ -260,8 +260,7 @@ void pass_over(OptionSet& options, const ReadsOption& reads) {
 void refuse_tilde(const OptionSet& options) {
   for (const OptionValue& option : options.values()) {
     if (!option.spec.is_path) continue;
-    const bool is_list = option.spec.type == OptionType::list;
-    for (const std::string& path : is_list ? option.items : std::vector{option.text}) {
+    for (const std::string& path : option.parts()) {
       if (path != "~" && !path.starts_with("~/")) continue;
       throw Error(
           ErrorKind::usage,

@@ -135,11 +135,10 @@ std::string or_from_its_end(const Recipe& recipe, int64_t step, int64_t total_st
 // saves there when its own disk is full. Its recipe and what it read must be the same here and
 // there, so that no other run passes for it; of a model, a checkpoint says only what it does not
 // have itself.
-bool is_left_elsewhere(const Recipe& recipe, const fs::path& checkpoint, const RunInputs& inputs) {
-  const fs::path output = recipe.output_dir;
-  if (!changes_since(output, recipe).texts.empty()) return false;
+bool is_left_elsewhere(const Recipe& recipe, const RunInputs& begun, const Changes& changes,
+                       const fs::path& checkpoint, const RunInputs& inputs) {
+  if (!changes.texts.empty()) return false;
   if (!changes_since(checkpoint, recipe).texts.empty()) return false;
-  const RunInputs begun = logged_run(output).inputs;
   return begun.data == inputs.data && begun.model == inputs.model &&
          read_checkpoint_info(checkpoint).data == inputs.data;
 }
@@ -205,16 +204,18 @@ std::optional<FinishedRun> check_finished(const Recipe& recipe, const LoggedRun&
 
 // Throws Error(usage) where this run would replace a result although it is not the one that goes on
 // in output_dir: that has a checkpoint there, or left it elsewhere, and was allowed to replace the
-// result or made it.
-void refuse_to_replace(const Recipe& recipe, const LoggedRun& logged, const fs::path& checkpoint,
-                       int64_t total_steps, const RunInputs& inputs) {
+// result or made it. `changes` are those since the run in output_dir.
+void refuse_to_replace(const Recipe& recipe, const LoggedRun& logged, const Changes& changes,
+                       const fs::path& checkpoint, int64_t total_steps, const RunInputs& inputs) {
   const fs::path output = recipe.output_dir;
   const std::string what =
       fmt::format("output_dir {} holds a result, which this run would replace", output.string());
   if (checkpoint.empty() || !lies_in(checkpoint, output)) {
-    if (!checkpoint.empty() && is_left_elsewhere(recipe, checkpoint, inputs)) return;
-    const bool may_be_its_own =
-        logged.last_step == total_steps && changes_since(output, recipe).texts.empty();
+    if (!checkpoint.empty() &&
+        is_left_elsewhere(recipe, logged.inputs, changes, checkpoint, inputs)) {
+      return;
+    }
+    const bool may_be_its_own = logged.last_step == total_steps && changes.texts.empty();
     throw Error(
         ErrorKind::usage, what,
         fmt::format("{}give another output_dir; {}",
@@ -225,7 +226,6 @@ void refuse_to_replace(const Recipe& recipe, const LoggedRun& logged, const fs::
                         : "",
                     anew(recipe)));
   }
-  const Changes changes = changes_since(output, recipe);
   if (changes.texts.empty()) return;
   throw Error(
       ErrorKind::usage,
@@ -249,7 +249,7 @@ void refuse_other_result(const Recipe& recipe, const fs::path& checkpoint) {
   // With num_train_epochs, max_steps is 0 here: the steps are known only after the data are read.
   if (!logged.ended_after) {
     // The options alone already make this another run.
-    refuse_to_replace(recipe, logged, checkpoint, recipe.max_steps, {});
+    refuse_to_replace(recipe, logged, changes, checkpoint, recipe.max_steps, {});
   } else if (!changes.is_same_run) {
     refuse_finished(recipe, *logged.ended_after, recipe.max_steps, ErrorKind::usage, changes);
   }
@@ -261,7 +261,7 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const fs::path& ch
   if (recipe.overwrite || !has_result(output)) return std::nullopt;
   const LoggedRun logged = logged_run(output);
   if (logged.ended_after) return check_finished(recipe, logged, checkpoint, total_steps, inputs);
-  refuse_to_replace(recipe, logged, checkpoint, total_steps, inputs);
+  refuse_to_replace(recipe, logged, changes_since(output, recipe), checkpoint, total_steps, inputs);
   return std::nullopt;
 }
 

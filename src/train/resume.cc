@@ -43,10 +43,9 @@ bool counts(const OptionSpec& option, const OptionSet& then, const OptionSet& no
 // Whether two values of an option are paths of the same files, written in different ways.
 bool are_same_files(const OptionValue& then, const OptionValue& now) {
   if (!now.spec.is_path) return false;
-  const bool is_list = now.spec.type == OptionType::list;
-  return std::ranges::equal(
-      is_list ? then.items : std::vector{then.text}, is_list ? now.items : std::vector{now.text},
-      [](const fs::path& a, const fs::path& b) { return a == b || is_same_file(a, b); });
+  return std::ranges::equal(then.parts(), now.parts(), [](const fs::path& a, const fs::path& b) {
+    return a == b || is_same_file(a, b);
+  });
 }
 
 // Whether two values of an option give the same result.

@@ -21,6 +21,7 @@
 #include "base/philox.h"
 #include "base/temporary_place.h"
 #include "base/text.h"
+#include "tests/support/environment.h"
 #include "tests/support/errors.h"
 #include "tests/support/resource_limit.h"
 
@@ -326,21 +327,14 @@ TEST_F(FileTest, WhatAKilledProcessLeftIsReplaced) {
 }
 
 TEST_F(FileTest, LargeTemporariesHaveAPlaceWhateverIsNamed) {
-  const char* const named = std::getenv("TMPDIR");
-  const std::string before = named == nullptr ? "" : named;
   write_text_atomic(directory_ / "file", "1");
   for (const char* there_is_none : {"missing", "file", "file/below"}) {
-    ::setenv("TMPDIR", (directory_ / there_is_none).c_str(), 1);
+    const EnvironmentVariable named("TMPDIR", directory_ / there_is_none);
     const fs::path place = large_temporary_directory();
     EXPECT_TRUE(place == "/var/tmp" || place == "/tmp") << place;
   }
-  ::setenv("TMPDIR", directory_.c_str(), 1);
+  const EnvironmentVariable named("TMPDIR", directory_);
   EXPECT_EQ(large_temporary_directory(), directory_);
-  if (named == nullptr) {
-    ::unsetenv("TMPDIR");
-  } else {
-    ::setenv("TMPDIR", before.c_str(), 1);
-  }
 }
 
 TEST_F(FileTest, OnlyOneWritesToAnOutput) {

@@ -15,6 +15,8 @@
 #include <string>
 #include <thread>
 
+#include "tests/support/terminal.h"
+
 namespace jackscrew {
 namespace {
 
@@ -26,6 +28,15 @@ bool holds_in_child(const Work& work) {
   int status = 0;
   EXPECT_EQ(::waitpid(child, &status, 0), child);
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+// That "said" is the first that came through a pipe, which is then closed.
+void expect_said(const std::array<int, 2>& pipe) {
+  std::string said(4, ' ');
+  EXPECT_EQ(::read(pipe[0], said.data(), said.size()), 4);
+  EXPECT_EQ(said, "said");
+  ::close(pipe[0]);
+  ::close(pipe[1]);
 }
 
 TEST(Console, MissingDescriptorsAreNotGivenToFiles) {
@@ -61,11 +72,7 @@ TEST(Console, DescriptorsThatAreThereStay) {
     write_stderr("said");
     return true;
   }));
-  std::string said(4, ' ');
-  EXPECT_EQ(::read(pipe[0], said.data(), said.size()), 4);
-  EXPECT_EQ(said, "said");
-  ::close(pipe[0]);
-  ::close(pipe[1]);
+  expect_said(pipe);
 }
 
 TEST(Console, AnErrorStreamThatCannotBeWrittenIsNoMatter) {
@@ -127,9 +134,7 @@ std::array<int, 2> unread_pipe() {
   return ends;
 }
 std::array<int, 2> unread_terminal() {
-  const int reader = ::posix_openpt(O_RDWR | O_NOCTTY);
-  EXPECT_EQ(::grantpt(reader), 0);
-  EXPECT_EQ(::unlockpt(reader), 0);
+  const int reader = open_terminal();
   return {reader, ::open(::ptsname(reader), O_RDWR | O_NOCTTY)};
 }
 
@@ -195,11 +200,7 @@ TEST(Console, WhatIsOfferedToStderrWaitsForNoReader) {
     offer_to_stderr(std::string(1 << 20, 'x'));
     return true;
   }));
-  std::string said(4, ' ');
-  EXPECT_EQ(::read(pipe[0], said.data(), said.size()), 4);
-  EXPECT_EQ(said, "said");
-  ::close(pipe[0]);
-  ::close(pipe[1]);
+  expect_said(pipe);
 }
 
 }  // namespace

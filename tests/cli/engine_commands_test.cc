@@ -13,6 +13,7 @@
 #include "formats/safetensors.h"
 #include "tests/cli/expect_refused.h"
 #include "tests/cli/run_program.h"
+#include "tests/support/terminal.h"
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -67,9 +68,7 @@ TEST(Generate, NeedsAPrompt) {
                  {"generate needs a prompt, and prompt= is empty"});
   EXPECT_EQ(run(command + "prompt=").exit_code, 0);  // a base model begins with BOS
   // On a terminal nobody is kept waiting, unless asked for.
-  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
-  ASSERT_GE(terminal, 0);
-  ASSERT_EQ(::grantpt(terminal) + ::unlockpt(terminal), 0);
+  const int terminal = open_terminal();
   expect_refused(run(command + "<" + ::ptsname(terminal) + kErrorsOnly), 2,
                  {"generate needs a prompt", "prompt=TEXT"});
   ::close(terminal);
@@ -242,9 +241,7 @@ TEST(Chat, MissesATemplateOnlyWhereNobodySaysWhich) {
 // What a terminal drops of a line it drops without a word.
 TEST(Chat, DoesNotAnswerAMessageThatATerminalMayHaveCut) {
   const TinyRun tiny("chat_cut");
-  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
-  ASSERT_GE(terminal, 0);
-  ASSERT_EQ(::grantpt(terminal) + ::unlockpt(terminal), 0);
+  const int terminal = open_terminal();
   const std::string name = ::ptsname(terminal);
   const int kept = ::open(name.c_str(), O_RDWR | O_NOCTTY);  // and with it what is typed
   ASSERT_GE(kept, 0);

@@ -1,10 +1,12 @@
 // A trained model, and the commands that convert it and compare what comes of it.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <fmt/format.h>
+#include <algorithm>
 
+#include "formats/safetensors.h"
 #include "tests/cli/expect_refused.h"
 #include "tests/support/tiny_run.h"
 
@@ -37,6 +39,19 @@ class SlowConversion : public ::testing::Test {
   void expect_refusal(const std::string& arguments, int code,
                       const std::vector<std::string>& says) const {
     expect_refused(run(arguments + kErrorsOnly), code, says);
+  }
+  // Of two models in Hugging Face files, the second of which has an adapter of q_proj merged in and
+  // keeps the rest in NF4.
+  void expect_only_q_proj_differs(const std::string& before, const std::string& merged) const {
+    const SafetensorsFile from(path(before) + "/model.safetensors");
+    const SafetensorsFile to(path(merged) + "/model.safetensors");
+    int64_t same = 0;
+    for (const SafetensorsEntry& entry : to.entries()) {
+      if (entry.name.find("q_proj") != std::string::npos) continue;
+      EXPECT_TRUE(std::ranges::equal(entry.bytes, from.find(entry.name)->bytes)) << entry.name;
+      ++same;
+    }
+    EXPECT_GE(same, 12 * 4);
   }
   std::string tiny_data() const {
     return fmt::format("tokenizer=bytes data={} sequence_len=64", tiny_.eval_data());

@@ -3,11 +3,11 @@
 
 #include <unistd.h>
 
-#include <cstdlib>
 #include <iostream>
 #include <sstream>
 
 #include "session/evaluate.h"
+#include "tests/support/environment.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
 
@@ -66,9 +66,7 @@ TEST(Loading, NamesWhatChoosesThePlaceOfTokens) {
       fs::temp_directory_path() / fmt::format("jackscrew_large_{}.txt", ::getpid());
   write_text_atomic(text, "x");
   fs::resize_file(text, 64 << 20);
-  const char* const named = std::getenv("TMPDIR");
-  const std::string before = named == nullptr ? "" : named;
-  ::setenv("TMPDIR", "/proc", 1);
+  const EnvironmentVariable place("TMPDIR", "/proc");
   const Recipe recipe = make_recipe({"tokenizer=bytes"});
   const Tokenizer tokenizer = make_tokenizer("bytes", open_model("llama-9m"));
   const std::string error = error_of(ErrorKind::generic, [&] {
@@ -76,11 +74,6 @@ TEST(Loading, NamesWhatChoosesThePlaceOfTokens) {
   });
   EXPECT_NE(error.find("cannot create /proc/jackscrew.tokens: "), std::string::npos) << error;
   EXPECT_EQ(hint_of(error), "check the path, or set TMPDIR to another directory");
-  if (named == nullptr) {
-    ::unsetenv("TMPDIR");
-  } else {
-    ::setenv("TMPDIR", before.c_str(), 1);
-  }
   fs::remove(text);
 }
 

@@ -1,15 +1,17 @@
 #include "tensor/file_backing.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "tests/support/resource_limit.h"
 #include "tests/support/small_disk.h"
 
 namespace jackscrew {
@@ -20,21 +22,17 @@ constexpr size_t kBytes = 1 << 20;
 // While it lives no file may be larger than a page: that stands for a disk without room.
 class NoRoom {
  public:
-  NoRoom() : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit small{4096, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &small);
-  }
+  NoRoom() : handler_(std::signal(SIGXFSZ, SIG_IGN)), limit_(std::in_place, RLIMIT_FSIZE, 4096) {}
   ~NoRoom() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
+    limit_.reset();
     std::signal(SIGXFSZ, handler_);
   }
   NoRoom(const NoRoom&) = delete;
   NoRoom& operator=(const NoRoom&) = delete;
 
  private:
-  rlimit before_{};
   void (*handler_)(int);
+  std::optional<ResourceLimit> limit_;
 };
 
 class FileBackingRoomTest : public ::testing::Test {

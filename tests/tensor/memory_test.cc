@@ -2,7 +2,6 @@
 #include "tensor/memory.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -11,6 +10,7 @@
 #include "base/map_guard.h"
 #include "tensor/file_backing.h"
 #include "tests/support/errors.h"
+#include "tests/support/resource_limit.h"
 
 namespace jackscrew {
 namespace {
@@ -144,13 +144,11 @@ TEST_F(FileBackingTest, RemovesWhatAKilledRunLeft) {
 // A limit on the size of files stands for a disk without room.
 TEST_F(FileBackingTest, SaysThatTheDiskIsFullBeforeAnythingIsWritten) {
   Memory memory("disk", std::make_unique<FileBacking>(directory_), 0);
-  rlimit before{};
-  ::getrlimit(RLIMIT_FSIZE, &before);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit small{4096, before.rlim_max};
-  ::setrlimit(RLIMIT_FSIZE, &small);
-  EXPECT_THROW(memory.allocate(Purpose::masters, 1 << 20), Error);
-  ::setrlimit(RLIMIT_FSIZE, &before);
+  {
+    const ResourceLimit small(RLIMIT_FSIZE, 4096);
+    EXPECT_THROW(memory.allocate(Purpose::masters, 1 << 20), Error);
+  }
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(memory.ledger().total, 0);
   EXPECT_EQ(files(), 0);

@@ -19,10 +19,10 @@ Traffic Session::rehearse_work() {
   step.micro_batches.assign(static_cast<size_t>(use_.place.layout.lanes), batch);
   Traffic sent;
   if (use_.training) {
-    const Traffic before = peers_->sent();
+    const Traffic before = peers_.sent();
     accumulate(step, 0.0, 0);
     update({});
-    sent = {peers_->sent().stream - before.stream, peers_->sent().gradient - before.gradient};
+    sent = {peers_.sent().stream - before.stream, peers_.sent().gradient - before.gradient};
     non_finite_parameter();
     for (const auto& parameter : stage_->parameters()) {  // the result
       const Weight& weight = *parameter->weight;
@@ -36,11 +36,11 @@ Traffic Session::rehearse_work() {
     const auto ids =
         std::span<const int32_t>(batch.ids).first(static_cast<size_t>(tokens_at_once()));
     logits(ids, use_.logits_rows, false);
-    if (use_.kv_tokens > 0) {
+    if (logits_->kv_tokens() > 0) {
       keep_cached(0);
-      const int64_t cached = std::min(std::ssize(ids), use_.kv_tokens - virtual_tokens());
+      const int64_t cached = std::min(std::ssize(ids), logits_->kv_tokens() - virtual_tokens());
       logits(ids.first(static_cast<size_t>(cached)), std::min(cached, use_.logits_rows), true);
-      cache_.length = use_.kv_tokens - 1;
+      logits_->fill_cache();
       logits(ids.first(1), 1, true);
     }
   }
@@ -52,31 +52,33 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   SessionPlan plan;
   plan.recompute = recompute;
   {
-    Session measuring(recipe, files, use, plan, Mode::measure);
+    Session measuring(recipe, files, use, plan, SessionMode::measure);
     plan.sent = measuring.rehearse_work();
     for (int64_t i = 0; use.training && i < measuring.learner_->rehearsal_cases(); ++i) {
-      Context run = measuring.context(true);
+      Context run = measuring.device_.context(true);
       const bool may_be_of_a_step = measuring.learner_->enter_rehearsal_case(run, i);
-      measuring.watch_gradients();
+      measuring.step_->watch_gradients();
       const Traffic sent = measuring.rehearse_work();
       if (may_be_of_a_step) plan.sent.gradient = std::max(plan.sent.gradient, sent.gradient);
     }
     plan.sent.stream = checked_mul(plan.sent.stream, recipe.gradient_accumulation_steps);
-    plan.arenas = {measuring.scratch_.high_water(),
-                   measuring.flights_.front().buffers.stash_bytes(), measuring.staging_high_water_,
-                   measuring.shared_gradients_.high_water(), measuring.cache_arena_.high_water()};
+    plan.arenas = {.scratch = measuring.device_.scratch().high_water(),
+                   .stash = measuring.passes_->single().buffers.stash_bytes(),
+                   .staging = measuring.staging_bytes_,
+                   .gradients = measuring.shared_gradients_.high_water(),
+                   .kv_cache = measuring.logits_ ? measuring.logits_->cache_bytes() : 0};
   }
-  Session booked(recipe, files, use, plan, Mode::book);
+  Session booked(recipe, files, use, plan, SessionMode::book);
   for (const auto& parameter : booked.stage_->parameters()) {
     plan.weight_bytes += parameter->weight->storage().bytes.bytes();
   }
   plan.mapped_bytes = mapped_bytes(*booked.stage_);
   if (use.training) {
-    plan.gradients = std::ssize(booked.gradient_sizes());
-    plan.updates_tied = booked.updates_tied();
+    plan.gradients = booked.step_->gradients();
+    plan.updates_tied = booked.step_->updates_tied();
   }
   booked.rehearse_work();
-  plan.ledger = booked.memory_->ledger();
+  plan.ledger = booked.memory().ledger();
   plan.host = booked.host_ledger();
   plan.disk = booked.disk_ledger();
   return plan;
@@ -84,15 +86,7 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
 
 std::unique_ptr<Session> Session::planned(const Recipe& recipe, const ModelFiles& files,
                                           const SessionUse& use) {
-  return std::unique_ptr<Session>(new Session(recipe, files, use, {}, Mode::measure));
-}
-
-bool Session::pass_step(int64_t step) {
-  Context run = context(true);
-  const bool states_changed = begin_step(run, step);
-  learner_->overlap_with_step(run);
-  learner_->take_events();
-  return states_changed;
+  return std::unique_ptr<Session>(new Session(recipe, files, use, {}, SessionMode::measure));
 }
 
 SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files,

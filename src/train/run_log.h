@@ -98,7 +98,7 @@ class RunLog {
   EventLog events_;
   TensorBoardWriter board_;
   std::array<int64_t, kPurposes> booked_{};  // as last logged
-  Session::Peak peak_;
+  DevicePeak peak_;
   int peak_measurements_ = 1;
   double seconds_ = 0;      // of all steps
   Work unlogged_;           // of this process, since the last line of the log

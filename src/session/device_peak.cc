@@ -1,34 +1,33 @@
-// Measures the device's peak throughput, to which a run's own is compared.
+#include "session/device_peak.h"
+
 #include <algorithm>
 
 #include "base/clock.h"
-#include "session/session.h"
 
 namespace jackscrew {
 
-Session::Peak Session::measure_peak() {
+DevicePeak measure_peak(Ops& ops, Arena& scratch, DType operands) {
   // Operands of 4 MiB: on a CPU, products of this size run within 5 % of the fastest. Where one
   // takes less than kLong, larger ones may be faster, and the wait for it would be a part of its
   // time, so that several are timed together.
   constexpr int64_t kSize = 1024;
   constexpr double kLong = 2e-3;
   constexpr int kRuns = 5;
-  Peak peak;
-  if (ops_->has_bf16()) peak.operands = arithmetic_->attention_operands();
-  for (int64_t size = kSize; 3 * size * size * 4 <= scratch_.capacity(); size *= 2) {
-    scratch_.reset();
-    const Tensor a = scratch_.tensor(peak.operands, {size, size});
-    const Tensor b = scratch_.tensor(peak.operands, {size, size});
-    const Tensor c = scratch_.tensor(DType::f32, {size, size});
-    ops_->zero(a);
-    ops_->zero(b);
+  DevicePeak peak{operands};
+  for (int64_t size = kSize; 3 * size * size * 4 <= scratch.capacity(); size *= 2) {
+    scratch.reset();
+    const Tensor a = scratch.tensor(peak.operands, {size, size});
+    const Tensor b = scratch.tensor(peak.operands, {size, size});
+    const Tensor c = scratch.tensor(DType::f32, {size, size});
+    ops.zero(a);
+    ops.zero(b);
     const auto seconds_of = [&](int products) {
       const Stopwatch watch;
       for (int i = 0; i < products; ++i) {
-        ops_->gemm(a, Transpose::no, b, Transpose::no, c, Accumulate::no);
+        ops.gemm(a, Transpose::no, b, Transpose::no, c, Accumulate::no);
       }
       float last = 0.0f;  // its copy waits for the products
-      ops_->copy(Tensor(&last, DType::f32, {1, 1}), c.rows(0, 1).columns(0, 1));
+      ops.copy(Tensor(&last, DType::f32, {1, 1}), c.rows(0, 1).columns(0, 1));
       return watch.seconds();
     };
     seconds_of(1);  // the first call selects the algorithm

@@ -18,7 +18,7 @@
 #include "base/file.h"
 #include "base/shared_names.h"
 #include "kernels/ops.h"
-#include "optim/state.h"
+#include "tensor/state.h"
 
 namespace jackscrew {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "formats/tensor_io.h"
-#include "optim/state.h"
+#include "tensor/state.h"
 
 namespace jackscrew {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "kernels/context.h"
-#include "optim/state.h"
+#include "tensor/state.h"
 
 namespace jackscrew {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
-#include "optim/state.h"
+#include "tensor/state.h"
 
 namespace jackscrew {
 

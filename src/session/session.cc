@@ -15,7 +15,6 @@
 #include "parallel/schedule.h"
 #include "session/adapter.h"
 #include "session/stage_loader.h"
-#include "tensor/file_backing.h"
 
 namespace jackscrew {
 

@@ -1,6 +1,7 @@
 #include "formats/hf_config.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "formats/json_text.h"
@@ -60,7 +61,7 @@ void check_quantization(const JsonFields& fields) {
 }
 
 // Refuses members that change the computation in a way that this program does not support.
-void check_computation(const JsonFields& fields) {
+void check_computation(const json& root, const JsonFields& fields) {
   const std::string activation = fields.text("hidden_act", "silu");
   if (activation != "silu") {
     unsupported(fields.where(), "hidden_act " + activation, "supported activations: silu");
@@ -77,24 +78,30 @@ void check_computation(const JsonFields& fields) {
   if (fields.number("partial_rotary_factor", 1.0) != 1.0) {
     unsupported(fields.where(), "partial_rotary_factor other than 1", "");
   }
+  // transformers takes null for false.
+  if (root.contains("is_causal") && !fields.boolean("is_causal", false)) {
+    unsupported(fields.where(), "is_causal other than true",
+                "supported: models whose tokens see none that follow");
+  }
   if (const json* quantization = fields.find("quantization_config")) {
     check_quantization(JsonFields(*quantization, fields.where() + ": quantization_config"));
   }
 }
 
-// The defaults are those of transformers: an absent or null factor follows from the two lengths.
-void parse_yarn(const JsonFields& rope, ModelConfig& config) {
+// The defaults are those of transformers, and so is what a 0 replaces by its default: an absent or
+// null factor follows from the two lengths.
+void parse_yarn(const json& parameters, const JsonFields& rope, ModelConfig& config) {
   RopeScaling& scaling = config.rope_scaling;
   const auto nonzero_or = [&](const char* key, double fallback) {
     const double value = rope.find(key) == nullptr ? 0.0 : rope.number(key);
     return value == 0.0 ? fallback : value;
   };
-  scaling.factor = nonzero_or("factor", static_cast<double>(config.max_position_embeddings) /
-                                            static_cast<double>(std::max<int64_t>(
-                                                1, scaling.original_max_position_embeddings)));
+  scaling.factor = rope.number("factor", static_cast<double>(config.max_position_embeddings) /
+                                             static_cast<double>(std::max<int64_t>(
+                                                 1, scaling.original_max_position_embeddings)));
   scaling.beta_fast = nonzero_or("beta_fast", 32.0);
   scaling.beta_slow = nonzero_or("beta_slow", 1.0);
-  scaling.truncate = rope.boolean("truncate", true);
+  scaling.truncate = rope.boolean("truncate", !parameters.contains("truncate"));  // null: false
   const double mscale = nonzero_or("mscale", 0.0);
   const double mscale_all_dim = nonzero_or("mscale_all_dim", 0.0);
   const auto of_factor = [&](double scale) {
@@ -103,7 +110,7 @@ void parse_yarn(const JsonFields& rope, ModelConfig& config) {
   const double implied = mscale != 0.0 && mscale_all_dim != 0.0
                              ? of_factor(mscale) / of_factor(mscale_all_dim)
                              : of_factor(1.0);
-  scaling.attention_factor = nonzero_or("attention_factor", implied);
+  scaling.attention_factor = rope.number("attention_factor", implied);
 }
 
 // `rope_theta` stands beside the scaling parameters (version 4) or among them (version 5). If both
@@ -154,7 +161,7 @@ void parse_rope(const JsonFields& fields, ModelConfig& config) {
       break;
     case RopeScaling::Kind::yarn:
       scaling.original_max_position_embeddings = original_positions();
-      parse_yarn(rope, config);
+      parse_yarn(*parameters, rope, config);
       break;
   }
 }
@@ -273,7 +280,7 @@ void add_tokens(const ModelConfig& config, json& out) {
 ModelConfig parse_hf_config(const std::string& json_text, const std::string& where) {
   const json root = parse_json(json_text, where);
   const JsonFields fields(root, where);
-  check_computation(fields);
+  check_computation(root, fields);
   ModelConfig config;
   config.architecture = parse_architecture(fields);
   const bool llama = config.architecture == &llama_architecture();
@@ -284,10 +291,10 @@ ModelConfig parse_hf_config(const std::string& json_text, const std::string& whe
   config.num_hidden_layers = fields.integer("num_hidden_layers");
   config.num_attention_heads = fields.integer("num_attention_heads");
   // Other architectures' defaults are the numbers of one published model, so absent members are
-  // errors.
-  config.num_key_value_heads =
-      llama ? fields.integer("num_key_value_heads", config.num_attention_heads)
-            : fields.integer("num_key_value_heads");
+  // errors. A null stands for num_attention_heads in all.
+  std::optional<int64_t> key_value_heads;
+  if (llama || root.contains("num_key_value_heads")) key_value_heads = config.num_attention_heads;
+  config.num_key_value_heads = fields.integer("num_key_value_heads", key_value_heads);
   config.head_dim = parse_head_dim(fields, config);
   config.max_position_embeddings = llama ? fields.integer("max_position_embeddings", 2048)
                                          : fields.integer("max_position_embeddings");

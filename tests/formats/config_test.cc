@@ -198,6 +198,25 @@ TEST(HfConfig, FillsInYarn) {
   EXPECT_EQ(scaling.attention_factor, 1.5);
 }
 
+// As transformers takes them: only some parameters of YaRN have their default where they are 0.
+TEST(HfConfig, TakesNullsAndZerosOfYarnAsTransformersDoes) {
+  json text = version4();
+  json& rope = text["rope_scaling"];
+  rope = {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+  rope["truncate"] = nullptr;
+  EXPECT_FALSE(parse(text).rope_scaling.truncate);
+  rope.update({{"beta_fast", 0.0}, {"beta_slow", 0.0}, {"mscale", 0.0}, {"mscale_all_dim", 1.0}});
+  const RopeScaling scaling = parse(text).rope_scaling;
+  EXPECT_EQ(scaling.beta_fast, 32.0);
+  EXPECT_EQ(scaling.beta_slow, 1.0);
+  EXPECT_DOUBLE_EQ(scaling.attention_factor, 0.1 * std::log(4.0) + 1.0);
+  for (const char* key : {"attention_factor", "factor"}) {
+    json zero = text;
+    zero["rope_scaling"][key] = 0.0;
+    EXPECT_TRUE(mentions(model_error([&] { parse(zero); }), fmt::format("rope {} = 0", key)));
+  }
+}
+
 // Qwen2.5 has 32768 positions, and its README adds `rope_scaling` alone for four times as many.
 TEST(HfConfig, YarnLengthensWhatItWasGiven) {
   json text = version4();
@@ -237,6 +256,8 @@ TEST(HfConfig, ReadsOtherArchitectures) {
   EXPECT_EQ(parse(qwen2).window_of(3), 4096);
   qwen2.erase("num_key_value_heads");
   EXPECT_TRUE(mentions(model_error([&] { parse(qwen2); }), "\"num_key_value_heads\" is missing"));
+  qwen2["num_key_value_heads"] = nullptr;
+  EXPECT_EQ(parse(qwen2).num_key_value_heads, 32);  // num_attention_heads
   json qwen3 = of_type("Qwen3ForCausalLM", "qwen3");
   qwen3.erase("head_dim");
   EXPECT_EQ(parse(qwen3).head_dim, 128);
@@ -313,6 +334,12 @@ TEST(HfConfig, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("mlp_bias", true), "mlp_bias"));
   EXPECT_TRUE(mentions(refused("attention_dropout", 0.1), "attention_dropout"));
   EXPECT_TRUE(mentions(refused("partial_rotary_factor", 0.5), "partial_rotary_factor"));
+  for (const json& acausal : {json(false), json(nullptr)}) {
+    EXPECT_TRUE(mentions(refused("is_causal", acausal), "is_causal other than true"));
+  }
+  json causal = version4();
+  causal["is_causal"] = true;
+  EXPECT_EQ(parse(causal).hidden_size, 2048);
   EXPECT_TRUE(mentions(refused("quantization_config", {{"quant_method", "hqq"}}), "hqq"));
   json bits = {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};
   for (const char* type : {"nf4", "fp4", "nf5"}) {

@@ -62,15 +62,22 @@ const GgufArchitecture& architecture_of(const GgufFile& file) {
 
 constexpr int64_t kLongestContext = int64_t{1} << 24;  // before scaling; those of today have 2^18
 
+// What several operations in single precision leave of a number's precision.
+constexpr double kSinglePrecision = 1e-6;
+
 // The first divisor that is not the one that follows from the scaling; -1 where all are.
-int64_t first_other_factor(std::span<const float> factors, double theta,
-                           const RopeScaling& scaling) {
+int64_t first_other_factor(std::span<const float> factors, double theta, const RopeScaling& scaling,
+                           double tolerance) {
   for (int64_t i = 0; i < std::ssize(factors); ++i) {
     const double exponent = static_cast<double>(i) / static_cast<double>(factors.size());
-    const double expected = llama3_factor(std::pow(theta, -exponent), scaling);
+    const double frequency = std::pow(theta, -exponent);
+    const double expected = llama3_factor(frequency, scaling);
     const double found = static_cast<double>(factors[static_cast<size_t>(i)]);
-    // The divisors in files were computed in single precision.
-    if (!(std::abs(found - expected) <= 1e-3 * expected)) return i;
+    // llama.cpp's converter has the frequency in single precision; near the lower limit its error
+    // grows by up to the factor.
+    const double spread = llama3_factor(frequency * (1.0 - kSinglePrecision), scaling) -
+                          llama3_factor(frequency * (1.0 + kSinglePrecision), scaling);
+    if (!(std::abs(found - expected) <= tolerance * expected + spread)) return i;
   }
   return -1;
 }
@@ -110,7 +117,8 @@ std::optional<RopeScaling> with_fitted_limits(std::span<const float> factors, do
   scaling.low_freq_factor = -offset * width;
   scaling.high_freq_factor = scaling.low_freq_factor + width;
   const bool usable = slope > 0.0 && scaling.low_freq_factor > 0.0 && std::isfinite(width);
-  if (!usable || first_other_factor(factors, theta, scaling) >= 0) return std::nullopt;
+  constexpr double kTolerance = 1e-3;  // of a fit to numbers that are rounded
+  if (!usable || first_other_factor(factors, theta, scaling, kTolerance) >= 0) return std::nullopt;
   return scaling;
 }
 
@@ -135,11 +143,13 @@ RopeScaling scaling_from_factors(const GgufFile& file, const GgufTensor& tensor,
     fail(ErrorKind::model, "{}: {} ends in {}", file.path().string(), what, scaling.factor);
   }
   const RopeScaling release = scaling;
-  const int64_t other = first_other_factor(factors, config.rope_theta, release);
+  const int64_t other = first_other_factor(factors, config.rope_theta, release, kSinglePrecision);
   if (other < 0) return release;
   for (int64_t context = 16; context <= kLongestContext; context *= 2) {
     scaling.original_max_position_embeddings = context;
-    if (first_other_factor(factors, config.rope_theta, scaling) < 0) return scaling;
+    if (first_other_factor(factors, config.rope_theta, scaling, kSinglePrecision) < 0) {
+      return scaling;
+    }
   }
   if (const auto fitted = with_fitted_limits(factors, config.rope_theta, release)) return *fitted;
   unsupported(

@@ -177,6 +177,7 @@ TEST_F(GgufLlama, RecognisesTheRopeFactorsOfLlama3) {
     EXPECT_EQ(scaling.kind, RopeScaling::Kind::llama3);
     EXPECT_EQ(scaling.factor, static_cast<double>(factor));
     EXPECT_EQ(scaling.original_max_position_embeddings, 8192);
+    EXPECT_EQ(scaling.high_freq_factor, 4.0);
     // Of a context of 4096 before scaling, wavelengths change half way.
     RopeScaling shorter = scaling;
     shorter.original_max_position_embeddings = 4096;

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <utility>
 
+#include "model/rope.h"
 #include "model/weights.h"
 #include "quant/fp4.h"
 #include "quant/plain.h"
@@ -182,6 +184,28 @@ TEST_F(GgufModelWriterTest, RopeScalingComesBack) {
   EXPECT_NEAR(back.attention_factor, 1.5, 1e-6);
   EXPECT_EQ(back.beta_fast, 24.0);
   EXPECT_EQ(back.beta_slow, 0.5);
+}
+
+// Nearly those of Llama 3.1, for which they are not taken.
+TEST_F(GgufModelWriterTest, RopeFrequenciesComeBackAsTheyWere) {
+  model_.config.head_dim = 64;
+  model_.config.rope_theta = 500000.0;
+  RopeScaling& scaling = model_.config.rope_scaling;
+  for (const double factor : {8.0, 32.0}) {
+    for (const auto& [high, context] :
+         {std::pair(4.0, 8192), std::pair(4.003, 8192), std::pair(4.0, 8190)}) {
+      scaling = {RopeScaling::Kind::llama3, factor, 1.0, high, context};
+      write();
+      const ModelConfig back = GgufSource(path_).config();
+      const std::vector<float> wanted = rope_frequencies(model_.config, 1);
+      const std::vector<float> found = rope_frequencies(back, 1);
+      ASSERT_EQ(found.size(), wanted.size());
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        EXPECT_NEAR(found[i], wanted[i], 2e-6f * wanted[i])
+            << factor << " " << high << " " << context << ": " << i;
+      }
+    }
+  }
 }
 
 // llama.cpp guesses then; 0 would say that it is f32.

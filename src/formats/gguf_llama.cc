@@ -325,6 +325,11 @@ ModelConfig read_config(const GgufFile& file) {
     }
   };
   validate();
+  // transformers reads no such Llama.
+  if (config.architecture == &llama_architecture() &&
+      config.hidden_size % config.num_attention_heads != 0) {
+    config.architecture = find_architecture("MistralForCausalLM");
+  }
   if (config.architecture->nope) {
     // GGUF does not say which blocks do not rotate.
     config.unrotated = unrotated_every(kUnrotatedInterval, config.num_hidden_layers);

@@ -232,6 +232,15 @@ TEST_F(GgufModelWriterTest, MistralKeepsItsWindow) {
   EXPECT_EQ(GgufSource(path_).config().architecture, model_.config.architecture);
 }
 
+// The same computation as a Llama's, of which transformers wants heads that divide the hidden size.
+TEST_F(GgufModelWriterTest, AMistralOfOtherHeadsComesBackAsOne) {
+  model_.config.architecture = find_architecture("MistralForCausalLM");
+  model_.config.num_attention_heads = 6;
+  write();
+  EXPECT_STREQ(GgufSource(path_).config().architecture->name, "MistralForCausalLM");
+  EXPECT_EQ(GgufSource(path_).config().sliding_window, 0);
+}
+
 TEST_F(GgufModelWriterTest, RefusesWhatHasNoPlace) {
   model_.config.rope_scaling.kind = RopeScaling::Kind::dynamic;
   EXPECT_NE(refusal().find("rope scaling \"dynamic\""), std::string::npos);

@@ -15,25 +15,15 @@ namespace {
 // a generated one; either also gets the token that ends answers.
 std::string generation_config(const ModelFiles& files, const Tokenizer& tokenizer,
                               const ChatFormat& format) {
-  const fs::path own = fs::path(files.origin) / kGenerationConfig;
   const std::optional<int64_t> end = end_of_answers(format, tokenizer);
-  if (files.has_own_tokens(tokenizer) && fs::is_directory(files.origin) && fs::exists(own)) {
-    const std::string text = read_text(own);
+  if (files.has_own_tokens(tokenizer) && files.generation_config) {
+    const std::string& text = *files.generation_config;
     if (const auto with_end = end ? add_end_token(text, *end) : text) return *with_end;
   }
   ModelConfig config = exported_config(files, tokenizer);
   std::vector<int64_t>& ends = config.eos_token_ids;
   if (end && std::find(ends.begin(), ends.end(), *end) == ends.end()) ends.push_back(*end);
   return write_hf_generation_config(config);
-}
-
-// The files of kTokenizerFiles that a directory has.
-Texts tokenizer_files_of(const fs::path& from) {
-  Texts texts;
-  for (const char* name : kTokenizerFiles) {
-    if (fs::exists(from / name)) texts[name] = read_text(from / name);
-  }
-  return texts;
 }
 
 }  // namespace
@@ -96,9 +86,8 @@ int64_t bytes_of(const Texts& texts) {
 Texts tokenizer_texts(const ModelFiles& files, const Tokenizer& tokenizer,
                       const ChatFormat& format) {
   Texts texts;
-  const fs::path from(files.tokenizer_origin);
-  if (files.has_tokens_of(tokenizer) && fs::is_directory(from)) {
-    texts = tokenizer_files_of(from);
+  if (files.has_tokens_of(tokenizer) && !files.tokenizer_texts.empty()) {
+    texts = files.tokenizer_texts;
     if (files.lends_templates) {
       texts[kChatTemplateFile] = tokenizer.data().chat_template;
       const std::string& tools = tokenizer.data().tool_template;
@@ -130,15 +119,16 @@ Texts config_texts(const ModelFiles& files, const Tokenizer& tokenizer, const Ch
 }
 
 Texts config_texts(const ModelFiles& files, const std::string& torch_dtype) {
-  const fs::path own = fs::path(files.origin) / kGenerationConfig;
-  const bool has_own = fs::is_directory(files.origin) && fs::exists(own);
   return {{"config.json", write_hf_config(files.config, torch_dtype)},
-          {kGenerationConfig, has_own ? read_text(own) : write_hf_generation_config(files.config)}};
+          {kGenerationConfig, files.generation_config ? *files.generation_config
+                                                      : write_hf_generation_config(files.config)}};
 }
 
 Texts tokenizer_texts(const ModelFiles& files) {
-  const fs::path from(files.tokenizer_origin);
-  return fs::is_directory(from) ? tokenizer_files_of(from) : Texts();
+  // None were kept where one that is there could not be read.
+  const bool is_unread = files.tokenizer_error && files.tokenizer_texts.empty();
+  if (is_unread && fs::is_directory(files.tokenizer_origin)) throw Error(*files.tokenizer_error);
+  return files.tokenizer_texts;
 }
 
 }  // namespace jackscrew

@@ -20,7 +20,6 @@
 #include "quant/stored_rows.h"
 #include "report/progress.h"
 #include "text/tokenizer/byte_map.h"
-#include "text/tokenizer/tokenizer_files.h"
 
 namespace jackscrew {
 
@@ -95,6 +94,7 @@ ModelConfig shape_config(const ModelShape& shape) {
 template <class Read>
 void take_tokenizer(ModelFiles& files, const std::string& origin, const Read& read) {
   files.tokenizer_origin = origin;
+  files.tokenizer_texts.clear();
   files.tokenizer.reset();
   files.tokenizer_error.reset();
   try {
@@ -103,6 +103,13 @@ void take_tokenizer(ModelFiles& files, const std::string& origin, const Read& re
     if (error.kind() != ErrorKind::model) throw;
     files.tokenizer_error = error;
   }
+}
+
+void take_tokenizer_of(ModelFiles& files, const fs::path& directory) {
+  take_tokenizer(files, directory.string(), [&] {
+    files.tokenizer_texts = read_tokenizer_texts(directory);
+    return parse_tokenizer_texts(files.tokenizer_texts, directory);
+  });
 }
 
 // Giving an adapter's directory as the model is an easy mistake: a run writes such directories.
@@ -172,10 +179,11 @@ void open_directory(ModelFiles& files, const fs::path& path, Weights weights) {
       files.source = std::move(source);
     }
     if (const fs::path generation = path / kGenerationConfig; fs::exists(generation)) {
-      files.end_tokens = parse_end_tokens(read_text(generation));
+      files.generation_config = read_text(generation);
+      files.end_tokens = parse_end_tokens(*files.generation_config);
     }
   }
-  take_tokenizer(files, files.origin, [&] { return read_tokenizer_directory(path); });
+  take_tokenizer_of(files, path);
 }
 
 void open_gguf(ModelFiles& files, const fs::path& path) {
@@ -203,8 +211,7 @@ ModelFiles open_model_alone(const std::string& model, Weights weights) {
     open_directory(files, path, weights);
   } else if (path.extension() == ".json") {
     read_config(files, path);
-    const fs::path beside = path.has_parent_path() ? path.parent_path() : fs::path(".");
-    take_tokenizer(files, beside.string(), [&] { return read_tokenizer_directory(beside); });
+    take_tokenizer_of(files, path.has_parent_path() ? path.parent_path() : fs::path("."));
   } else {
     open_gguf(files, path);
   }
@@ -216,12 +223,13 @@ void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::
   if (is_tokenizer_path(tokenizer)) {
     FoundTokenizer found = read_tokenizer(tokenizer);
     files.tokenizer_origin = found.origin.string();
+    files.tokenizer_texts = std::move(found.texts);
     files.tokenizer = std::move(found.data);
     files.tokenizer_error.reset();
     files.tokenizer_owner = TokenizerOwner::recipe;
   } else if (!adapter.empty() && has_tokenizer(adapter)) {
     const std::optional<TokenizerData> own = std::move(files.tokenizer);
-    take_tokenizer(files, adapter, [&] { return read_tokenizer_directory(adapter); });
+    take_tokenizer_of(files, adapter);
     // Trainers write the model's tokenizer beside an adapter: then its configuration still counts.
     const bool same = own && files.tokenizer && same_tokens(*own, *files.tokenizer);
     files.tokenizer_owner = same ? TokenizerOwner::model : TokenizerOwner::adapter;

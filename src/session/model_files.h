@@ -12,6 +12,7 @@
 #include "quant/stored_tensor.h"
 #include "quant/weight_spec.h"
 #include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer_files.h"
 
 namespace jackscrew {
 
@@ -24,7 +25,10 @@ struct ModelFiles {
   ModelConfig config;
   std::shared_ptr<WeightSource> source;  // null when only a shape was given
   std::vector<int64_t> end_tokens;       // of generation_config.json, beside those of `config`
-  std::string tokenizer_origin;          // the directory or file that `tokenizer` is from
+  std::optional<std::string> generation_config;  // its text, of a directory
+  std::string tokenizer_origin;                  // the directory or file that `tokenizer` is from
+  // The files of that directory, as they were read: they may change while a run lasts.
+  TokenizerTexts tokenizer_texts;
   TokenizerOwner tokenizer_owner = TokenizerOwner::model;
   bool lends_templates = false;            // `tokenizer` has the model's, which that place lacks
   std::optional<TokenizerData> tokenizer;  // absent when the model has none that can be used

@@ -192,7 +192,9 @@ void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path
       const Recipe conversion = conversion_recipe(recipe, wanted, output_dir, adapter);
       ModelFiles base = files;
       if (!adapter) {
-        base.source = open_model(output_dir.string()).source;
+        ModelFiles result = open_model(output_dir.string());
+        base.source = std::move(result.source);
+        base.generation_config = std::move(result.generation_config);
         base.origin = output_dir.string();
       }
       ModelOutput output(conversion, "train");

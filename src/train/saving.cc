@@ -88,6 +88,10 @@ void write_if_possible(const std::string& what, const std::function<void()>& wri
   }
 }
 
+bool may_save_after(const Error& error) {
+  return error.kind() != ErrorKind::non_finite && error.kind() != ErrorKind::interrupted;
+}
+
 void write_patiently(const TrainConsole& console, const std::string& what, OutputClaim& output_dir,
                      const std::function<void()>& write, const std::function<void()>& refused) {
   const auto place = [&] {
@@ -99,11 +103,12 @@ void write_patiently(const TrainConsole& console, const std::string& what, Outpu
     try {
       write();
       return change_phase(console, RunPhase::waits_for_room, RunPhase::writes_result);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::generic) throw;
+    } catch (const std::exception& exception) {
+      const Error error = error_of(exception);
+      if (!may_save_after(error)) throw;
       if (const fs::path now = place(); !now.empty() && now != before) continue;
       const uintmax_t room = room_at(output_dir);
-      const bool may_wait = dynamic_cast<const FullDisk*>(&error) != nullptr &&
+      const bool may_wait = dynamic_cast<const FullDisk*>(&exception) != nullptr &&
                             console.stop != nullptr && !console.stop->load();
       if (may_wait) change_phase(console, RunPhase::writes_result, RunPhase::waits_for_room);
       if (std::exchange(first, false)) {
@@ -113,7 +118,7 @@ void write_patiently(const TrainConsole& console, const std::string& what, Outpu
                                   : ""));
         refused();
       }
-      if (!may_wait) throw;
+      if (!may_wait) throw Error(error);
       wait_for_room(*console.stop, output_dir, room);
       if (console.stop->load()) throw;
     }

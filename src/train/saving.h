@@ -19,12 +19,16 @@ bool write_or_warn(const std::string& what, const std::function<void()>& write);
 // The same for what nothing else depends on: whatever `write` throws is no more than a warning.
 void write_if_possible(const std::string& what, const std::function<void()>& write);
 
-// Runs `write` until it succeeds; at once again where it throws Error(generic) and output_dir was
-// moved meanwhile. The first time that it throws Error(generic) else, warns and calls `refused`. If
-// the disk of output_dir is full, tries again as soon as there is more room, at the latest after 30
-// s, until console.stop asks for the end; where the phase is writes_result, it is waits_for_room
-// meanwhile. Throws the last Error(generic) then, and at once for any other reason or where there
-// is no console.stop.
+// Whether the states of a run are worth saving after such an error: not where they are not finite,
+// nor where the user wants no more.
+bool may_save_after(const Error& error);
+
+// Runs `write` until it succeeds; at once again where it fails and output_dir was moved meanwhile.
+// The first time that it fails else, warns and calls `refused`. If the disk of output_dir is full,
+// tries again as soon as there is more room, at the latest after 30 s, until console.stop asks for
+// the end; where the phase is writes_result, it is waits_for_room meanwhile. Throws what the last
+// try did then, as an Error, and at once for any other reason or where there is no console.stop.
+// Of what !may_save_after() it neither warns nor calls `refused`.
 void write_patiently(const TrainConsole& console, const std::string& what, OutputClaim& output_dir,
                      const std::function<void()>& write, const std::function<void()>& refused);
 

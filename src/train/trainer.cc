@@ -427,7 +427,7 @@ class Trainer {
         [&] { jackscrew::write_result(*crew_, files_, tokenizer_, format_, claim_->path()); },
         [&] { try_to_save(done); });
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::generic) throw;
+    if (!may_save_after(error)) throw;
     if (saved_step_ != done) leave_elsewhere(done, error);
     throw Error(stop_requested() ? ErrorKind::interrupted : error.kind(),
                 fmt::format("the result is not written: {}", error.what()), how_to_go_on());

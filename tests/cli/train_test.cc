@@ -273,6 +273,39 @@ TEST(SlowTrain, ResultsKeepTheModelsFiles) {
   EXPECT_EQ(tiny.text("third/tokenizer.json"), tiny.text("first/tokenizer.json"));
 }
 
+// Whatever becomes of the model's files during the run; exports, too.
+TEST(SlowTrain, ResultsHaveTheFilesThatTheRunBeganWith) {
+  const TinyRun tiny("begun_with");
+  tiny.must_train("base", "max_steps=1 method=full");
+  tiny.file("base/generation_config.json", R"({"eos_token_id": [257, 258], "temperature": 0.6})");
+  for (const std::string method : {"full", "lora"}) {
+    const fs::path model = tiny.path("model_" + method);
+    fs::copy(tiny.path("base"), model);
+    const auto child = halted_run(tiny.path(method), "\"step\": 3,", [&] {
+      fs::remove_all(tiny.path(method));
+      return std::make_unique<Child>(
+          tiny.train(method,
+                     "max_steps=40 gradient_accumulation_steps=8 export=hf:f32 method=" + method +
+                         " init=pretrained tokenizer=auto model=" + model.string()),
+          tiny.path("said"));
+    });
+    fs::remove(model / "tokenizer.json");
+    fs::create_symlink("tokenizer.json", model / "tokenizer.json");
+    fs::remove(model / "tokenizer_config.json");
+    fs::remove(model / "generation_config.json");
+    child->signal(SIGCONT);
+    EXPECT_EQ(child->wait(), 0) << tiny.text("said");
+    const std::string exported = method + "/exports/model-f32";
+    for (const std::string& result : {method, exported}) {
+      for (const char* name : {"/tokenizer.json", "/tokenizer_config.json"}) {
+        EXPECT_EQ(tiny.text(result + name), tiny.text(std::string("base") + name)) << method;
+      }
+    }
+    EXPECT_EQ(tiny.text(exported + "/generation_config.json"),
+              tiny.text("base/generation_config.json"));
+  }
+}
+
 // An adapter is used with the tokenizer by which it learned, also where that is not the model's.
 TEST(SlowTrain, AdaptersHaveTheirTokenizer) {
   const TinyRun tiny("adapter_tokenizer");

@@ -4,6 +4,7 @@
 #include "formats/safetensors.h"
 #include "tests/conversion/conversion.h"
 #include "tests/support/errors.h"
+#include "text/tokenizer/tokenizer_json.h"
 
 namespace jackscrew {
 namespace {
@@ -32,6 +33,37 @@ TEST(ResultTexts, ADirectoryThatIsLostIsNotMadeAgain) {
     write_texts({{name, "{}"}}, directory.path());
     EXPECT_EQ(read_text(directory.path() / name), "{}");
   }
+}
+
+constexpr const char* kShape = R"({
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 258,
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "max_position_embeddings": 128})";
+
+// The files may be others, or none, when a run ends.
+TEST(ResultTexts, AreThoseThatWereRead) {
+  const TemporaryDirectory directory("jackscrew_read_texts");
+  const std::string config = directory.file("config.json", kShape);
+  const std::string json = to_tokenizer_json(byte_tokenizer());
+  directory.file("tokenizer.json", json);
+  directory.file("special_tokens_map.json", "{ }");
+  const ModelFiles files = open_model(config);
+  const Tokenizer tokenizer = make_tokenizer("auto", files);
+  directory.file("tokenizer.json", "");
+  fs::remove(directory.path() / "special_tokens_map.json");
+  fs::create_symlink("special_tokens_map.json", directory.path() / "special_tokens_map.json");
+  const Texts expected = {{"tokenizer.json", json}, {"special_tokens_map.json", "{ }"}};
+  EXPECT_EQ(tokenizer_texts(files, tokenizer, {}), expected);
+  EXPECT_EQ(tokenizer_texts(files), expected);
+}
+
+// One that is there is not left out.
+TEST(ResultTexts, OfATokenizerThatCannotBeReadAreRefused) {
+  const TemporaryDirectory directory("jackscrew_unread_texts");
+  const std::string config = directory.file("config.json", kShape);
+  fs::create_directory(directory.path() / "tokenizer.json");
+  const ModelFiles files = open_model(config);
+  expect_message(ErrorKind::model, "tokenizer.json", [&] { tokenizer_texts(files); });
 }
 
 TEST_F(SlowConversion, BlocksInF32BesideAnEmbeddingInBf16AreDeclaredAsF32) {

@@ -183,6 +183,27 @@ TEST_F(SlowFullDisk, ACheckpointIsLeftWhereOneFits) {
   EXPECT_TRUE(tiny_.text("whole/model.safetensors") == tiny_.text("disk/run/model.safetensors"));
 }
 
+// What fails may be anything, even in a library.
+TEST(WritePatiently, SavesAfterEveryFailureThatLeavesStates) {
+  const TemporaryDirectory directory("jackscrew_patient");
+  OutputClaim claim(directory.path() / "run");
+  const auto saves = [&](ErrorKind kind, const std::function<void()>& write) {
+    bool saved = false;
+    expect_message(kind, "it failed",
+                   [&] { write_patiently({}, "the result", claim, write, [&] { saved = true; }); });
+    return saved;
+  };
+  for (const ErrorKind kind : {ErrorKind::generic, ErrorKind::model, ErrorKind::device}) {
+    EXPECT_TRUE(saves(kind, [&] { fail(kind, "it failed"); }));
+  }
+  EXPECT_TRUE(saves(ErrorKind::generic, [] {
+    throw fs::filesystem_error("it failed", std::make_error_code(std::errc::permission_denied));
+  }));
+  for (const ErrorKind kind : {ErrorKind::non_finite, ErrorKind::interrupted}) {
+    EXPECT_FALSE(saves(kind, [&] { fail(kind, "it failed"); }));
+  }
+}
+
 constexpr const char* kNoPlace = "/proc";  // nobody may make a directory there, root included
 
 // Whatever is wrong with the other place, the first reason is told, too.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string_view>
 
 #include "base/checked.h"
@@ -21,8 +22,7 @@ namespace {
 // pattern.
 constexpr size_t kLlama3Tokens = 128000 + 256;
 
-TokenizerData read_model_file(const fs::path& path) {
-  const std::string bytes = read_text(path);
+TokenizerData parse_model_file(const std::string& bytes, const fs::path& path) {
   if (!is_tiktoken(bytes)) return parse_sentencepiece(bytes, path.string());
   TokenizerData data = parse_tiktoken(bytes, path.string());
   if (data.tokens.size() != kLlama3Tokens) {
@@ -35,30 +35,45 @@ TokenizerData read_model_file(const fs::path& path) {
 }
 
 constexpr const char* kConfigFile = "tokenizer_config.json";
+constexpr std::array<const char*, 4> kFilesOfTemplates = {kConfigFile, kChatTemplateFile,
+                                                          kDefaultTemplateFile, kToolTemplateFile};
 
-std::optional<NamedText> named_text(const fs::path& directory, const char* name) {
-  const fs::path path = directory / name;
-  if (!fs::exists(path)) return std::nullopt;
-  return NamedText{path.string(), read_text(path)};
+TokenizerTexts read_texts(const fs::path& directory, std::span<const char* const> names) {
+  TokenizerTexts texts;
+  for (const char* name : names) {
+    if (fs::exists(directory / name)) texts[name] = read_text(directory / name);
+  }
+  return texts;
 }
 
-void apply_template_files(TokenizerData& data, const fs::path& directory) {
-  auto chat = named_text(directory, kDefaultTemplateFile);
-  if (!chat) chat = named_text(directory, kChatTemplateFile);
-  const auto tools = named_text(directory, kToolTemplateFile);
+// `directory` is for messages, here and below.
+std::optional<NamedText> named_text(const TokenizerTexts& texts, const fs::path& directory,
+                                    const char* name) {
+  const auto found = texts.find(name);
+  if (found == texts.end()) return std::nullopt;
+  return NamedText{(directory / name).string(), found->second};
+}
+
+void apply_template_files(TokenizerData& data, const TokenizerTexts& texts,
+                          const fs::path& directory) {
+  auto chat = named_text(texts, directory, kDefaultTemplateFile);
+  if (!chat) chat = named_text(texts, directory, kChatTemplateFile);
+  const auto tools = named_text(texts, directory, kToolTemplateFile);
   if (!chat && !tools) return;
   data.tool_template = tools ? tools->text : "";
   if (chat) data.chat_template = chat->text;
 }
 
 // Applies the files beside a vocabulary.
-void apply_files_beside(TokenizerData& data, const fs::path& directory, VocabularyFile vocabulary) {
+void apply_files_beside(TokenizerData& data, const TokenizerTexts& texts, const fs::path& directory,
+                        VocabularyFile vocabulary) {
+  const auto named = [&](const char* name) { return named_text(texts, directory, name); };
   apply_tokenizer_config(data,
-                         {.config = named_text(directory, kConfigFile),
-                          .special_tokens_map = named_text(directory, "special_tokens_map.json"),
-                          .added_tokens = named_text(directory, "added_tokens.json")},
+                         {.config = named(kConfigFile),
+                          .special_tokens_map = named("special_tokens_map.json"),
+                          .added_tokens = named("added_tokens.json")},
                          vocabulary);
-  apply_template_files(data, directory);
+  apply_template_files(data, texts, directory);
 }
 
 TokenizerData sentencepiece_data(const GgufTokenizerMetadata& from) {
@@ -134,20 +149,26 @@ bool has_tokenizer(const fs::path& directory) {
 }
 
 void apply_templates(TokenizerData& data, const fs::path& directory) {
-  if (const auto config = named_text(directory, kConfigFile)) apply_config_templates(data, *config);
-  apply_template_files(data, directory);
+  const TokenizerTexts texts = read_texts(directory, kFilesOfTemplates);
+  if (const auto config = named_text(texts, directory, kConfigFile)) {
+    apply_config_templates(data, *config);
+  }
+  apply_template_files(data, texts, directory);
 }
 
-std::optional<TokenizerData> read_tokenizer_directory(const fs::path& directory) {
-  const fs::path json = directory / "tokenizer.json";
-  const fs::path model = directory / "tokenizer.model";
+TokenizerTexts read_tokenizer_texts(const fs::path& directory) {
+  return read_texts(directory, kTokenizerFiles);
+}
+
+std::optional<TokenizerData> parse_tokenizer_texts(const TokenizerTexts& texts,
+                                                   const fs::path& directory) {
   TokenizerData data;
-  if (fs::exists(json)) {
-    data = parse_tokenizer_json(read_text(json), json.string());
-    apply_files_beside(data, directory, VocabularyFile::tokenizer_json);
-  } else if (fs::exists(model)) {
-    data = read_model_file(model);
-    apply_files_beside(data, directory, VocabularyFile::tokenizer_model);
+  if (const auto json = texts.find("tokenizer.json"); json != texts.end()) {
+    data = parse_tokenizer_json(json->second, (directory / json->first).string());
+    apply_files_beside(data, texts, directory, VocabularyFile::tokenizer_json);
+  } else if (const auto model = texts.find("tokenizer.model"); model != texts.end()) {
+    data = parse_model_file(model->second, directory / model->first);
+    apply_files_beside(data, texts, directory, VocabularyFile::tokenizer_model);
   } else {
     return std::nullopt;
   }
@@ -175,11 +196,14 @@ FoundTokenizer read_tokenizer(const fs::path& path) {
   if (fs::is_directory(path) || is_file) {
     fs::path directory = is_file ? path.parent_path() : path;
     if (directory.empty()) directory = ".";
-    if (auto data = read_tokenizer_directory(directory)) return {directory, std::move(*data)};
+    TokenizerTexts texts = read_tokenizer_texts(directory);
+    if (auto data = parse_tokenizer_texts(texts, directory)) {
+      return {directory, std::move(*data), std::move(texts)};
+    }
   } else if (is_gguf_file(path)) {
     const GgufFile file(path);
     const GgufTokenizerMetadata metadata = gguf_tokenizer(file);
-    if (!metadata.model.empty()) return {path, gguf_tokenizer_data(metadata, path.string())};
+    if (!metadata.model.empty()) return {path, gguf_tokenizer_data(metadata, path.string()), {}};
   }
   throw Error(ErrorKind::model, fmt::format("there is no tokenizer in {}", path.string()), kHint);
 }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -24,16 +25,22 @@ inline constexpr std::array<const char*, 8> kTokenizerFiles = {
     "tokenizer.json",    "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", kChatTemplateFile, kDefaultTemplateFile,    kToolTemplateFile};
 
-// Reads tokenizer.json or, if there is none, tokenizer.model (SentencePiece's or Llama 3's) from a
-// model directory, and the others of kTokenizerFiles that exist. nullopt when the directory has
-// neither of the first two. Throws Error(model).
-std::optional<TokenizerData> read_tokenizer_directory(const std::filesystem::path& directory);
+// Those that one has, by name. Throws Error(model) where one cannot be read.
+using TokenizerTexts = std::map<std::string, std::string>;
+TokenizerTexts read_tokenizer_texts(const std::filesystem::path& directory);
+
+// The tokenizer of tokenizer.json or, if there is none, tokenizer.model (SentencePiece's or
+// Llama 3's), and of the files beside it. nullopt where there is neither. `directory` is for
+// messages. Throws Error(model).
+std::optional<TokenizerData> parse_tokenizer_texts(const TokenizerTexts& texts,
+                                                   const std::filesystem::path& directory);
 
 // Reads the tokenizer that a path names: a directory with one, one of its two files (the files
 // beside it are read too), or a GGUF file. Throws Error(model) where there is none.
 struct FoundTokenizer {
   std::filesystem::path origin;  // the directory or the GGUF file
   TokenizerData data;
+  TokenizerTexts texts;  // of a directory
 };
 FoundTokenizer read_tokenizer(const std::filesystem::path& path);
 

@@ -312,9 +312,12 @@ TEST(Tiktoken, RefusesOtherLines) {
 class TokenizerModel : public DirectoryTest {};
 
 TEST_F(TokenizerModel, IsReadWithTheConfigurationBeside) {
-  EXPECT_FALSE(read_tokenizer_directory(directory_).has_value());
+  const auto find = [&] {
+    return parse_tokenizer_texts(read_tokenizer_texts(directory_), directory_);
+  };
+  EXPECT_FALSE(find().has_value());
   write("tokenizer.model", read_text(text_data() / "sentencepiece.model"));
-  const auto read = [&] { return read_tokenizer_directory(directory_).value(); };
+  const auto read = [&] { return find().value(); };
   using Kind = NormalizerStep::Kind;
   EXPECT_EQ(read().normalizer.front().kind, Kind::prepend);
   write("tokenizer_config.json", R"({"add_bos_token": false, "add_prefix_space": false,

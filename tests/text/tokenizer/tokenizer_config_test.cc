@@ -21,7 +21,9 @@ class TokenizerDirectory : public DirectoryTest {
   TokenizerDirectory() {
     write("tokenizer.json", read_text(text_data() / "smollm_tokenizer.json"));
   }
-  TokenizerData read() const { return read_tokenizer_directory(directory_).value(); }
+  TokenizerData read() const {
+    return parse_tokenizer_texts(read_tokenizer_texts(directory_), directory_).value();
+  }
   Ids encode(const std::string& text) const { return Tokenizer(read()).encode(text, true); }
   std::string described(const char* content, const char* more = "") const {
     return fmt::format(R"({{"content": "{}", "special": true{}}})", content, more);

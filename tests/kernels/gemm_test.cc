@@ -4,6 +4,7 @@
 
 #include "kernels/ops.h"
 #include "tests/kernels/kernel_data.h"
+#include "tests/support/errors.h"
 #include "tests/support/test_ops.h"
 #include "tests/support/worse.h"
 
@@ -242,6 +243,24 @@ TEST(Gemm, RefusesWhatDoesNotMatch) {
   EXPECT_THROW(
       ops->gemm(a.view(), Transpose::no, b.view(), Transpose::yes, narrow_c.view(), Accumulate::no),
       Error);
+}
+
+// The level was chosen as this program began.
+TEST(Isa, IsChosenOnce) {
+  const IsaLevel machine = detect_isa();
+  EXPECT_EQ(choose_isa(isa_name(test_isa())), test_isa());
+  const std::string used =
+      fmt::format("oneDNN computes with {} in this process", isa_name(test_isa()));
+  for (const IsaLevel level :
+       {IsaLevel::v3, IsaLevel::v4, IsaLevel::v4_vnni, IsaLevel::v4_bf16, IsaLevel::v4_amx}) {
+    if (level == test_isa() || level > machine) continue;
+    expect_message(ErrorKind::device, used, [&] { choose_isa(isa_name(level)); });
+  }
+  if (test_isa() == machine) {
+    EXPECT_EQ(choose_isa("auto"), machine);
+  } else {
+    expect_error(ErrorKind::device, used, [] { choose_isa("auto"); });
+  }
 }
 
 }  // namespace

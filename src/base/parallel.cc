@@ -1,5 +1,6 @@
 #include "base/parallel.h"
 
+#include <algorithm>
 #include <atomic>
 #include <latch>
 #include <thread>
@@ -30,6 +31,10 @@ void require_threads(int threads) {
   if (threads <= found.load()) return;
   try_threads(threads - 1);
   found = threads;
+}
+
+int usable_threads() {
+  return std::min({omp_get_num_procs(), omp_get_max_threads(), omp_get_thread_limit()});
 }
 
 }  // namespace jackscrew

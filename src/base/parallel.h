@@ -13,6 +13,10 @@ namespace jackscrew {
 // caller among them, for which libgomp would end the process. Looks once for each higher number.
 void require_threads(int threads);
 
+// As many threads as the process may use: one for each of its processors, or as many as
+// OMP_NUM_THREADS or OMP_THREAD_LIMIT allows where that is less.
+int usable_threads();
+
 // Runs body(task, thread) for task in [0, tasks) on `threads` threads; tasks are handed out in
 // order as threads become free. The first exception thrown by a task is rethrown here, after all
 // have ended.

@@ -338,6 +338,13 @@ TEST(Help, OptionTablesAreShownWithDefaultsAndAliases) {
   }
 }
 
+TEST(Program, OpenMpsVariablesSayHowManyThreadsThereAre) {
+  for (const char* variable : {"OMP_NUM_THREADS", "OMP_THREAD_LIMIT"}) {
+    const Outcome doctor = run_shell(std::string(variable) + "=1 " + kProgram + " doctor");
+    EXPECT_NE(doctor.out.find("\nthreads: 1\n"), std::string::npos) << variable << doctor.out;
+  }
+}
+
 TEST(Program, ACopyWithoutItsLibraryNamesIt) {
   const TemporaryDirectory alone("jackscrew_alone");
   const fs::path copy = alone.path() / "jackscrew";

@@ -1,15 +1,40 @@
 #include "base/parallel.h"
 
+#include <algorithm>
+#include <atomic>
+#include <latch>
 #include <thread>
+#include <vector>
 
 namespace jackscrew {
 
-void require_threads() {
-  static const bool started = [] {
-    std::thread([] {}).join();
-    return true;
-  }();
-  static_cast<void>(started);
+namespace {
+
+// Lets waiting threads end however a scope is left.
+struct Release {
+  std::latch& latch;
+  ~Release() { latch.count_down(); }
+};
+
+// Starts so many threads that all live at once, and ends them.
+void try_threads(int count) {
+  std::latch tried(1);
+  std::vector<std::jthread> started;
+  const Release release{tried};
+  for (int i = 0; i < count; ++i) started.emplace_back([&tried] { tried.wait(); });
+}
+
+}  // namespace
+
+void require_threads(int threads) {
+  static std::atomic<int> found{1};
+  if (threads <= found.load()) return;
+  try_threads(threads - 1);
+  found = threads;
+}
+
+int usable_threads() {
+  return std::min({omp_get_num_procs(), omp_get_max_threads(), omp_get_thread_limit()});
 }
 
 }  // namespace jackscrew

@@ -9,9 +9,13 @@
 
 namespace jackscrew {
 
-// Throws std::system_error where the system starts no thread, for which libgomp would end the
-// process. Looks once.
-void require_threads();
+// Throws std::system_error where the system does not let so many threads compute at once, the
+// caller among them, for which libgomp would end the process. Looks once for each higher number.
+void require_threads(int threads);
+
+// As many threads as the process may use: one for each of its processors, or as many as
+// OMP_NUM_THREADS or OMP_THREAD_LIMIT allows where that is less.
+int usable_threads();
 
 // Runs body(task, thread) for task in [0, tasks) on `threads` threads; tasks are handed out in
 // order as threads become free. The first exception thrown by a task is rethrown here, after all
@@ -20,7 +24,7 @@ template <class Body>
 void parallel_for(int threads, int64_t tasks, const Body& body) {
   if (tasks <= 0) return;
   if (tasks == 1) return body(int64_t{0}, 0);
-  if (threads > 1) require_threads();
+  require_threads(threads);
   std::exception_ptr error;
   // Of all threads, even for fewer tasks: libgomp ends the threads that a smaller team leaves out,
   // and starts them anew for the next.

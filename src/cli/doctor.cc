@@ -1,6 +1,5 @@
 // jackscrew doctor: reports what the program finds on this machine.
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "base/json_object.h"
+#include "base/parallel.h"
 #include "base/process_memory.h"
 #include "base/text.h"
 #include "cli/arguments.h"
@@ -46,7 +46,7 @@ JsonObject json_of(bool found, const std::string& text) {
 
 struct Machine {
   IsaLevel isa;
-  int processors;
+  int threads;
   int64_t memory;
   int64_t available;  // of memory
   std::optional<MemoryLimit> limit;
@@ -59,7 +59,7 @@ struct Machine {
 Machine examine_machine(const Recipe& recipe, std::vector<RankProbe> ranks) {
   const dnnl_version_t& dnnl = *dnnl_version();
   return {.isa = detect_isa(),
-          .processors = omp_get_num_procs(),
+          .threads = usable_threads(),
           .memory = total_memory_bytes(),
           .available = available_memory_bytes(),
           .limit = memory_limit(),
@@ -72,7 +72,7 @@ Machine examine_machine(const Recipe& recipe, std::vector<RankProbe> ranks) {
 void print_machine_json(const Machine& machine) {
   JsonObject json;
   json.add("version", JACKSCREW_VERSION).add("cpu", cpu_name()).add("isa", isa_name(machine.isa));
-  json.add("threads", machine.processors).add("memory_total", machine.memory);
+  json.add("threads", machine.threads).add("memory_total", machine.memory);
   json.add("memory_available", machine.available);
   if (const auto& limit = machine.limit) {
     json.add("memory_limit",
@@ -101,7 +101,7 @@ void print_machine(const Machine& machine) {
   fmt::print("{}", version_text());
   fmt::print("CPU: {}\n", cpu_name());
   fmt::print("instruction set: {} ({})\n", isa_name(machine.isa), isa_meaning(machine.isa));
-  fmt::print("threads: {}\n", machine.processors);
+  fmt::print("threads: {}\n", machine.threads);
   if (machine.memory == 0) {
     fmt::print("memory: unknown\n");
   } else {

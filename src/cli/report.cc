@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "report/report.h"
@@ -19,7 +20,7 @@ int report(const Recipe& recipe) {
   if (!recipe.operands.empty()) {
     warn_of_unused(recipe, "report", {"output_dir"}, " beside a directory");
   }
-  fmt::print("{}\n", write_report(path).string());
+  fmt::print("{}\n", one_line(write_report(path).string()));
   return 0;
 }
 

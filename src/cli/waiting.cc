@@ -1,6 +1,7 @@
 #include "cli/waiting.h"
 
 #include <sched.h>
+#include <sys/auxv.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -46,6 +47,9 @@ void wait_politely(char** argv) {
   // If it were started through /proc/self/exe alone, top, pgrep and pkill would call the process
   // "exe".
   ::prctl(PR_SET_NAME, ::program_invocation_short_name);
+  // Where the loader was asked to start the program, /proc/self/exe is the loader, which would take
+  // the first argument for a program.
+  if (::getauxval(AT_BASE) == 0) return;
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
   const std::string turns = std::to_string(spin_count(running_others(), usable_cores()));
   if (::setenv("GOMP_SPINCOUNT", turns.c_str(), 1) != 0) return;

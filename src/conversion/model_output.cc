@@ -1,5 +1,6 @@
 #include "conversion/model_output.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,12 +23,19 @@ namespace jackscrew {
 
 namespace {
 
-// A directory is replaced by renaming, which the system refuses for one on which a file system is
-// mounted.
-bool is_mount_point(const fs::path& directory) {
-  struct stat own = {}, above = {};
-  return ::stat(directory.c_str(), &own) == 0 && ::stat((directory / "..").c_str(), &above) == 0 &&
-         own.st_dev != above.st_dev;
+// What is there is replaced by renaming, which the system refuses for what is mounted there.
+bool is_mount_point(const fs::path& path) {
+  struct statx own = {}, above = {};
+  const auto look = [](const fs::path& at, struct statx& found) {
+    return ::statx(AT_FDCWD, at.c_str(), 0, 0, &found) == 0;
+  };
+  if (!look(path, own)) return false;
+  if ((own.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0) {
+    return (own.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+  }
+  // Linux before 5.8: what is mounted from the same file system is not seen.
+  return look(path.has_parent_path() ? path.parent_path() : ".", above) &&
+         (own.stx_dev_major != above.stx_dev_major || own.stx_dev_minor != above.stx_dev_minor);
 }
 
 // Whether `output` names the target, and not output_dir. What the command line says comes before
@@ -227,6 +235,11 @@ void ModelOutput::check() const {
         ErrorKind::usage,
         fmt::format("{} is a mounted file system, which cannot be replaced by a model", name),
         fmt::format("give a directory in it: {}/model", name));
+  }
+  if (is_mount_point(target_)) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{} is a mounted file, which cannot be replaced by a model", name),
+                "give another output");
   }
   if (is_directory && is_same_file(target_, ".")) {
     // By renaming, too: the shell would be in a directory that is gone.

@@ -47,6 +47,32 @@ bool has_amx() {
          (supported & kTileData) != 0;
 }
 
+// What oneDNN calls the level.
+dnnl::cpu_isa onednn_isa(IsaLevel level) {
+  switch (level) {
+    case IsaLevel::v3:
+      return dnnl::cpu_isa::avx2;
+    case IsaLevel::v4:
+      return dnnl::cpu_isa::avx512_core;
+    case IsaLevel::v4_vnni:
+      return dnnl::cpu_isa::avx512_core_vnni;
+    case IsaLevel::v4_bf16:
+      return dnnl::cpu_isa::avx512_core_bf16;
+    case IsaLevel::v4_amx:
+      break;
+  }
+  return dnnl::cpu_isa::all;
+}
+
+// The level that oneDNN computes with; to ask decides it for the rest of the process.
+IsaLevel level_in_use(IsaLevel machine) {
+  const dnnl::cpu_isa effective = dnnl::get_effective_cpu_isa();
+  for (const IsaLevel level : kLevels) {
+    if (level < machine && effective == onednn_isa(level)) return level;
+  }
+  return machine;
+}
+
 }  // namespace
 
 const char* isa_name(IsaLevel level) {
@@ -93,8 +119,7 @@ IsaLevel detect_isa() {
 
 IsaLevel choose_isa(std::string_view requested) {
   const IsaLevel machine = detect_isa();
-  if (requested == "auto") return machine;
-  const auto level = parse_isa(requested);
+  const auto level = requested == "auto" ? machine : parse_isa(requested);
   if (!level) {
     throw Error(ErrorKind::usage, fmt::format("isa={} is not a level", requested),
                 "use auto, x86-64-v3, x86-64-v4, x86-64-v4-vnni, x86-64-v4-bf16 or x86-64-v4-amx");
@@ -104,14 +129,16 @@ IsaLevel choose_isa(std::string_view requested) {
                 fmt::format("isa={} asked for, but this CPU has {}", requested, isa_name(machine)),
                 "use isa=auto");
   }
-  dnnl::cpu_isa limit = dnnl::cpu_isa::all;
-  if (*level == IsaLevel::v3) limit = dnnl::cpu_isa::avx2;
-  if (*level == IsaLevel::v4) limit = dnnl::cpu_isa::avx512_core;
-  if (*level == IsaLevel::v4_vnni) limit = dnnl::cpu_isa::avx512_core_vnni;
-  if (*level == IsaLevel::v4_bf16) limit = dnnl::cpu_isa::avx512_core_bf16;
-  if (*level < machine && dnnl::set_max_cpu_isa(limit) != dnnl::status::success &&
-      dnnl::get_effective_cpu_isa() != limit) {
-    fail(ErrorKind::device, "oneDNN is already in use and cannot be limited to {}", requested);
+  if (*level < machine && dnnl::set_max_cpu_isa(onednn_isa(*level)) == dnnl::status::success) {
+    return *level;
+  }
+  if (const IsaLevel used = level_in_use(machine); used != *level) {
+    throw Error(ErrorKind::device,
+                fmt::format("isa={} asked for, but oneDNN computes with {} in this process",
+                            requested, isa_name(used)),
+                fmt::format("use isa={}, or start another process for another level; "
+                            "ONEDNN_MAX_CPU_ISA must not be set for isa=auto",
+                            isa_name(used)));
   }
   return *level;
 }

@@ -25,7 +25,8 @@ IsaLevel detect_isa();
 
 // Picks a level: `requested` is "auto" or a level's name. Throws Error(usage) for an unknown name
 // and Error(device) for a level above this machine's. Also limits oneDNN to the level, which is
-// possible only before its first use in the process: choose once, at start.
+// possible once in a process, before its first use: choose once, at start. Throws Error(device)
+// where oneDNN computes with another level already.
 IsaLevel choose_isa(std::string_view requested);
 
 // The CPU's name for itself, "unknown" if it has none.

@@ -1,8 +1,7 @@
 #include "recipe/machine_options.h"
 
-#include <omp.h>
-
 #include "base/checked.h"
+#include "base/parallel.h"
 #include "kernels/device.h"
 
 namespace jackscrew {
@@ -63,7 +62,7 @@ void MachineSettings::read(const OptionSet& options) {
   device = options.text("device");
   check_device_name(device);
   const int64_t wanted = options.integer_unless_word("threads").value_or(0);
-  threads = wanted > 0 ? narrow<int>(wanted) : omp_get_num_procs();
+  threads = wanted > 0 ? narrow<int>(wanted) : usable_threads();
   isa = options.text("isa");
   device_memory = options.bytes_unless_word("device_memory");
   host_memory = options.bytes_unless_word("host_memory");

@@ -26,6 +26,15 @@ TEST(ParallelFor, KeepsItsThreads) {
   EXPECT_LE(seen.size(), 4u);
 }
 
+TEST(ParallelFor, UsesNoMoreThreadsThanOpenMpIsAllowed) {
+  const int allowed = omp_get_max_threads();
+  omp_set_num_threads(omp_get_num_procs() + 1);
+  EXPECT_EQ(usable_threads(), omp_get_num_procs());
+  omp_set_num_threads(1);  // as OMP_NUM_THREADS=1 does
+  EXPECT_EQ(usable_threads(), 1);
+  omp_set_num_threads(allowed);
+}
+
 TEST(ParallelFor, DoesEachTaskOnce) {
   for (const int64_t tasks : {0, 1, 2, 5, 100}) {
     std::vector<std::atomic<int>> done(static_cast<size_t>(tasks));

@@ -11,6 +11,7 @@
 #include "recipe/run_options.h"
 #include "tests/cli/expect_refused.h"
 #include "tests/cli/run_program.h"
+#include "tests/support/tiny_run.h"
 
 namespace jackscrew {
 namespace {
@@ -336,6 +337,22 @@ TEST(Help, OptionTablesAreShownWithDefaultsAndAliases) {
     EXPECT_LE(end - begin, 100u) << help.substr(begin, end - begin);
     begin = end + 1;
   }
+}
+
+TEST(Program, OpenMpsVariablesSayHowManyThreadsThereAre) {
+  for (const char* variable : {"OMP_NUM_THREADS", "OMP_THREAD_LIMIT"}) {
+    const Outcome doctor = run_shell(std::string(variable) + "=1 " + kProgram + " doctor");
+    EXPECT_NE(doctor.out.find("\nthreads: 1\n"), std::string::npos) << variable << doctor.out;
+  }
+}
+
+TEST(Program, AReportsPathIsOneLine) {
+  const TinyRun tiny("report_path");
+  tiny.must_train("out", "max_steps=1 report_samples=0");
+  const fs::path named = tiny.path("two\nlines");
+  fs::rename(tiny.path("out"), named);
+  EXPECT_EQ(run("report '" + named.string() + "'").out,
+            tiny.path("two\\nlines").string() + "/report.html\n");
 }
 
 TEST(Program, ACopyWithoutItsLibraryNamesIt) {

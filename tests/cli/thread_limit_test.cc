@@ -49,5 +49,25 @@ TEST(ThreadLimit, IsAnErrorOfOurs) {
   }
 }
 
+// As many as there is room for, but not as many as are wanted.
+TEST(ThreadLimit, CountsAllThatAreWanted) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer wants more than any limit on addresses leaves";
+#endif
+  const TinyRun tiny("thread_count");
+  const auto with = [&](const std::string& threads) {
+    return run_shell("ulimit -s 1048576 && ulimit -v 8388608 || exit 99; exec " +
+                     std::string(kProgram) +
+                     " eval init=random tokenizer=bytes model=" + tiny.config() +
+                     " data=" + tiny.data() + " sequence_len=64 threads=" + threads + kErrorsOnly);
+  };
+  const Outcome few = with("3");
+  if (few.exit_code == 99) GTEST_SKIP() << "no right to have stacks of 1 GiB";
+  EXPECT_EQ(few.exit_code, 0) << few.out;
+  const Outcome many = with("32");
+  EXPECT_EQ(many.exit_code, 3) << many.out;
+  EXPECT_NE(many.out.find("the system starts no more threads"), std::string::npos) << many.out;
+}
+
 }  // namespace
 }  // namespace jackscrew

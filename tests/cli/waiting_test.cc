@@ -39,5 +39,14 @@ TEST(Waiting, KeepsTheNameOfTheProgram) {
   EXPECT_EQ(first_line("/comm"), "jackscrew");
 }
 
+// As programs that bring a C library of their own are.
+TEST(Waiting, AProgramThatTheLoaderWasAskedToStartRuns) {
+  const Outcome version =
+      run_shell("env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT /lib64/ld-linux-x86-64.so.2 " +
+                std::string(kProgram) + " --version 2>&1");
+  EXPECT_EQ(version.exit_code, 0) << version.out;
+  EXPECT_EQ(version.out, run("--version").out);
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -2,6 +2,7 @@
 #include "conversion/model_output.h"
 
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 
 #include <algorithm>
 
@@ -204,6 +205,23 @@ TEST_F(ModelOutputTest, AMountedFileSystemIsNotReplaced) {
   ASSERT_TRUE(fs::is_directory("/proc"));
   expect_message(ErrorKind::usage, "/proc is a mounted file system",
                  [&] { replacing("output_dir=/proc"); });
+}
+
+// Of the same file system as what is around it.
+TEST_F(ModelOutputTest, WhatIsMountedAtAPlaceIsNotReplaced) {
+  fs::create_directories(path("m"));
+  directory_.file("m.gguf", "GGUF1");
+  for (const auto& [name, message] : {std::pair("m", "m is a mounted file system"),
+                                      std::pair("m.gguf", "m.gguf is a mounted file, ")}) {
+    const std::string place = path(name);
+    SCOPED_TRACE(place);
+    { const ModelOutput free = replacing("output=" + place); }
+    if (::mount(place.c_str(), place.c_str(), nullptr, MS_BIND, nullptr) != 0) {
+      GTEST_SKIP() << "no right to mount";
+    }
+    expect_message(ErrorKind::usage, message, [&] { replacing("output=" + place); });
+    ::umount2(place.c_str(), MNT_DETACH);
+  }
 }
 
 // Whoever is in a directory that is replaced is in none any more.

@@ -1,9 +1,14 @@
 #include <gtest/gtest.h>
+#include <omp.h>
+#include <sys/prctl.h>
 
 #include <array>
+#include <cstdlib>
 
+#include "kernels/cpu/gemm.h"
 #include "kernels/ops.h"
 #include "tests/kernels/kernel_data.h"
+#include "tests/support/errors.h"
 #include "tests/support/test_ops.h"
 #include "tests/support/worse.h"
 
@@ -242,6 +247,48 @@ TEST(Gemm, RefusesWhatDoesNotMatch) {
   EXPECT_THROW(
       ops->gemm(a.view(), Transpose::no, b.view(), Transpose::yes, narrow_c.view(), Accumulate::no),
       Error);
+}
+
+// PR_SET_MDWE and PR_GET_MDWE of Linux 6.3, by which systemd has MemoryDenyWriteExecute.
+constexpr int kSetMdwe = 65;
+constexpr int kGetMdwe = 66;
+
+// What this process has written may not become code any more.
+[[noreturn]] void multiply_without_new_code() {
+  ::prctl(kSetMdwe, 1UL, 0UL, 0UL, 0UL);
+  Strided<float> a(64, 96, 0), b(96, 80, 0), c(64, 80, 0);
+  omp_set_num_threads(3);
+  CpuGemm gemm(1, test_isa());
+  const std::string error = error_of(ErrorKind::device, [&] {
+    gemm.run(a.view(), Transpose::no, b.view(), Transpose::no, c.view(), Accumulate::no);
+  });
+  fmt::print(stderr, "{}\n", error);
+  std::_Exit(omp_get_max_threads());
+}
+
+TEST(Gemm, ASystemThatForbidsItsCodeIsNamed) {
+  if (::prctl(kGetMdwe, 0UL, 0UL, 0UL, 0UL) < 0) GTEST_SKIP() << "Linux forbids it from 6.3 on";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // by a process that has made no code yet
+  EXPECT_EXIT(multiply_without_new_code(), ::testing::ExitedWithCode(3),
+              "oneDNN cannot compute a product .* \\| .*MemoryDenyWriteExecute");
+}
+
+// The level was chosen as this program began.
+TEST(Isa, IsChosenOnce) {
+  const IsaLevel machine = detect_isa();
+  EXPECT_EQ(choose_isa(isa_name(test_isa())), test_isa());
+  const std::string used =
+      fmt::format("oneDNN computes with {} in this process", isa_name(test_isa()));
+  for (const IsaLevel level :
+       {IsaLevel::v3, IsaLevel::v4, IsaLevel::v4_vnni, IsaLevel::v4_bf16, IsaLevel::v4_amx}) {
+    if (level == test_isa() || level > machine) continue;
+    expect_message(ErrorKind::device, used, [&] { choose_isa(isa_name(level)); });
+  }
+  if (test_isa() == machine) {
+    EXPECT_EQ(choose_isa("auto"), machine);
+  } else {
+    expect_error(ErrorKind::device, used, [] { choose_isa("auto"); });
+  }
 }
 
 }  // namespace

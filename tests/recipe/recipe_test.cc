@@ -79,6 +79,15 @@ TEST(Recipe, Defaults) {
   EXPECT_EQ(recipe.options.integer("rank"), 16);
 }
 
+TEST(Recipe, ThreadsAreThoseThatOpenMpIsAllowed) {
+  const int allowed = omp_get_max_threads();
+  omp_set_num_threads(1);  // as OMP_NUM_THREADS=1 does
+  EXPECT_EQ(read({}).threads, 1);
+  EXPECT_EQ(read({"threads=all"}).threads, 1);
+  EXPECT_EQ(read({"threads=3"}).threads, 3);
+  omp_set_num_threads(allowed);
+}
+
 TEST(Recipe, PresetsFillOnlyWhatIsNotSet) {
   EXPECT_EQ(read({"method=full"}).learning_rate, 1e-5);
   EXPECT_EQ(read({"method=full", "learning_rate=auto"}).learning_rate, 1e-5);

@@ -65,6 +65,27 @@ void require_address_space() {
   ::munmap(room, kAddressSpace);
 }
 
+// What oneDNN chooses must not depend on how many threads this program uses, and it must not start
+// threads of its own, as it would in a team of one, which does not count as a parallel region.
+class OneThread {
+ public:
+  OneThread() { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(threads_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int threads_ = omp_get_max_threads();
+};
+
+// It makes code both before a product and within it.
+[[noreturn]] void fail_in_onednn(dnnl_status_t status) {
+  throw Error(ErrorKind::device,
+              fmt::format("oneDNN cannot compute a product (status {})", static_cast<int>(status)),
+              "it writes the code that it runs: where the system forbids that "
+              "(MemoryDenyWriteExecute of systemd, execmem of SELinux), allow it for jackscrew");
+}
+
 // Few and long chunks of b's rows, for the hardware prefetcher; enough to even out a held-up
 // thread.
 constexpr int64_t kDotChunksPerThread = 4;
@@ -310,7 +331,7 @@ class CpuGemm::Impl {
     }
   }
 
-  void make_primitive(const Key& key) {
+  void make_primitive(const Key& key) try {
     if (primitives_.contains(key)) return;
     const auto [is_bf16, rounds, m, n, k, ta, tb, a_stride, b_stride, c_stride, accumulate] = key;
     using dnnl::memory;
@@ -328,13 +349,10 @@ class CpuGemm::Impl {
       attributes.set_post_ops(sum);
     }
     require_address_space();
-    // What oneDNN chooses must not depend on how many threads this program uses.
-    const int threads = omp_get_max_threads();
-    omp_set_num_threads(1);
+    const OneThread chooses;
     const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes,
                                                    engine_);
     Primitive made{dnnl::matmul(description), {}};
-    omp_set_num_threads(threads);
     const memory::desc scratch = description.scratchpad_desc();
     for (auto& buffer : buffers_) {
       const auto lines = (scratch.get_size() + sizeof(CacheLine) - 1) / sizeof(CacheLine);
@@ -343,6 +361,8 @@ class CpuGemm::Impl {
                                 memory(c, engine_, nullptr), memory(scratch, engine_, nullptr)});
     }
     primitives_.emplace(key, std::move(made));
+  } catch (const dnnl::error& error) {
+    fail_in_onednn(error.status);
   }
 
   void execute(Primitive& primitive, int thread, void* a, void* b, void* c) {
@@ -356,19 +376,14 @@ class CpuGemm::Impl {
                                                   {DNNL_ARG_WEIGHTS, arguments.b.get()},
                                                   {DNNL_ARG_DST, arguments.c.get()},
                                                   {DNNL_ARG_SCRATCHPAD, arguments.scratch.get()}}};
-    // A team of one does not count as a parallel region, and oneDNN would start threads of its own.
-    const int threads = omp_get_max_threads();
-    omp_set_num_threads(1);
     dnnl_status_t status = dnnl_success;
     {
+      const OneThread computes;
       const SignalsBlocked blocked;  // generated code puts the stack pointer into the heap
       status = dnnl_primitive_execute(primitive.matmul.get(), stream.get(),
                                       static_cast<int>(list.size()), list.data());
     }
-    omp_set_num_threads(threads);
-    if (status != dnnl_success) {
-      fail(ErrorKind::device, "oneDNN matmul failed with status {}", static_cast<int>(status));
-    }
+    if (status != dnnl_success) fail_in_onednn(status);
   }
 
   int threads_;

@@ -439,6 +439,7 @@ void remove_unfinished_checkpoints(const fs::path& output_dir) {
 }
 
 void prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path& spared) {
+  remove_unfinished_checkpoints(output_dir);
   const std::vector<fs::path> paths = list_checkpoints(output_dir);
   if (keep <= 0) return;
   const auto excess = static_cast<int64_t>(paths.size()) - keep;

@@ -85,7 +85,7 @@ void remove_unfinished_checkpoints(const fs::path& output_dir);
 fs::path checkpoint_path(const fs::path& output_dir, int64_t step);
 
 // Removes all but the newest `keep` checkpoints; 0 keeps all. `spared` stays beside them where it
-// is older.
+// is older. What is left of unfinished ones goes too: the system may have refused it before.
 void prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path& spared = {});
 
 }  // namespace jackscrew

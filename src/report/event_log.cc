@@ -51,9 +51,9 @@ std::optional<nlohmann::json> event_of(std::string_view line) {
 }
 
 // Whether a run itself writes such events; a learner's have names of their own.
-bool is_of_run(const nlohmann::json& event) {
+bool is_of_run(std::string_view event) {
   for (int kind = 0; kind <= static_cast<int>(EventKind::exported); ++kind) {
-    if (event["event"] == event_name(static_cast<EventKind>(kind))) return true;
+    if (event == event_name(static_cast<EventKind>(kind))) return true;
   }
   return false;
 }
@@ -81,7 +81,7 @@ int64_t keep_events(const fs::path& path, std::optional<int64_t> resumed_step) {
       const auto step = event->at("step").get<int64_t>();
       if (step < 0 || step > *resumed_step) return;
       // What a learner did as the next step began, it will do again.
-      if (step == *resumed_step && !is_of_run(*event)) return;
+      if (step == *resumed_step && !is_of_run(event->at("event").get<std::string>())) return;
       writer.write(line);
       writer.write("\n");
       last_step = std::max(last_step, step);
@@ -168,7 +168,10 @@ void EventLog::write(const char* event, int64_t step, const JsonObject& fields) 
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   JsonObject line;
   line.add("event", event).add("step", step).add("time", now.count()).merge(fields);
-  file_.append(line.text() + "\n");
+  // Those of a learner may be as many as the steps.
+  const bool is_one_of_many =
+      !is_of_run(event) || std::string_view(event) == event_name(EventKind::step);
+  file_.append(line.text() + "\n", is_one_of_many ? PieceKind::ordinary : PieceKind::important);
 }
 
 }  // namespace jackscrew

@@ -62,7 +62,7 @@ class EventLog {
   // Writes the lines that wait for room; throws what GrowingFile::flush() throws.
   void flush() { file_.flush(); }
 
-  // Writes the log anew in `directory` if it was removed meanwhile (GrowingFile).
+  // Writes the log anew in `directory` if it was removed or replaced meanwhile (GrowingFile).
   void put_back(const fs::path& directory) { file_.put_back(directory); }
 
   // The highest step of an event so far; 0 without events.

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -56,13 +57,25 @@ GrowingFile::~GrowingFile() {
   ::close(descriptor_);
 }
 
-void GrowingFile::append(std::string_view piece) {
-  if (waiting_.size() + piece.size() <= kMostWaiting) waiting_ += piece;
-  if (write_waiting() || warned_) return;
-  warned_ = true;
-  warn(fmt::format(
-      "cannot write {}: {}; the run continues, and writes the missing lines when it can",
-      path_.string(), std::strerror(errno)));
+void GrowingFile::append(std::string_view piece, PieceKind kind) {
+  const size_t most = kind == PieceKind::important ? 2 * kMostWaiting : kMostWaiting;
+  const bool is_kept = waiting_.size() + piece.size() <= most || write_waiting();
+  if (is_kept) waiting_ += piece;
+  if (is_kept && write_waiting()) return;
+  const int reason = errno;
+  const auto warn_once = [&](bool& warned, const char* effect) {
+    if (std::exchange(warned, true)) return;
+    warn(fmt::format("cannot write {}: {}; {}", path_.string(), std::strerror(reason), effect));
+  };
+  if (!is_kept) {
+    return warn_once(warned_of_loss_,
+                     "16 MiB of lines wait, and from now on further ones are lost until it can be "
+                     "written");
+  }
+  warn_once(warned_, reason == EFBIG
+                         ? "the run continues, but its further lines are lost unless the file size "
+                           "limit is raised (ulimit -f; prlimit for a process that runs)"
+                         : "the run continues, and writes the missing lines when it can");
 }
 
 void GrowingFile::flush() {
@@ -75,15 +88,34 @@ void GrowingFile::flush() {
 }
 
 void GrowingFile::put_back(const fs::path& directory) {
-  struct stat info {};
-  if (::fstat(descriptor_, &info) != 0) return;
+  struct stat own {};
+  struct stat other {};
+  if (::fstat(descriptor_, &own) != 0) return;
   const fs::path path = directory / path_.filename();
-  const int anew = ::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (anew < 0) return;  // mostly since it is still there
+  const bool is_there = ::stat(path.c_str(), &other) == 0;
+  if (is_there && own.st_dev == other.st_dev && own.st_ino == other.st_ino) return;
+  // A pipe might never take what is written to it.
+  const bool may_open = !is_there || S_ISREG(other.st_mode);
+  const int flags = O_RDWR | O_APPEND | O_CLOEXEC | (is_there ? 0 : O_CREAT | O_EXCL);
+  const int anew = may_open ? ::open(path.c_str(), flags, 0644) : -1;
+  if (is_there && !std::exchange(warned_of_other_, true)) {
+    const std::string reason = may_open ? std::strerror(errno) : "it is not a file";
+    warn(anew >= 0 ? fmt::format("another file has taken the place of {}: the run adds to it what "
+                                 "it lacks, and continues there",
+                                 path.string())
+                   : fmt::format("the run's lines do not go to what has taken the place of {}: {}; "
+                                 "remove that, and the run writes the file anew",
+                                 path.string(), reason));
+  }
+  if (anew < 0) return;
   // A file that was removed can be read for as long as it is open, as one that was renamed.
   const int before = std::exchange(descriptor_, anew);
-  waiting_.insert(0, whole_text(before, info.st_size));
+  std::string text = whole_text(before, own.st_size);
   ::close(before);
+  // The other one may be a copy.
+  const std::string there = whole_text(anew, std::min(own.st_size, other.st_size));
+  if (text.starts_with(there)) text.erase(0, there.size());
+  waiting_.insert(0, text);
   path_ = path;
   write_waiting();
 }

@@ -9,6 +9,9 @@
 
 namespace jackscrew {
 
+// Important pieces are few, and are kept when others no longer are.
+enum class PieceKind { ordinary, important };
+
 class GrowingFile {
  public:
   // Opens the file for appending, and creates it if it is missing. Throws Error(generic) where that
@@ -21,15 +24,16 @@ class GrowingFile {
 
   // Appends a piece and passes it to the system. If that fails, mostly on a full disk, warns once;
   // the piece waits, whole and in order, for later calls. Once 16 MiB are waiting, new pieces are
-  // lost.
-  void append(std::string_view piece);
+  // lost, of which it warns once; important ones have as much room of their own.
+  void append(std::string_view piece, PieceKind kind = PieceKind::ordinary);
 
   // Writes what waits. Throws FullDisk where the disk has no room for it, Error(generic) where it
   // cannot be written for another reason; it then still waits.
   void flush();
 
   // Writes the file anew in `directory` if it was removed or renamed meanwhile, with all that it
-  // had, and goes on there. If the file cannot be created, a later call may.
+  // had, and goes on there. If another file has its name, appends to that what it lacks, goes on
+  // there, and warns once. If the file cannot be created or opened, a later call may.
   void put_back(const fs::path& directory);
 
   const fs::path& path() const { return path_; }
@@ -43,6 +47,8 @@ class GrowingFile {
   int descriptor_ = -1;
   bool began_empty_ = true;
   bool warned_ = false;
+  bool warned_of_loss_ = false;
+  bool warned_of_other_ = false;
   std::string waiting_;
 };
 

@@ -23,7 +23,7 @@ class TensorBoardWriter {
   // it to the system. If that fails, warns once (GrowingFile).
   void scalar(std::string_view tag, int64_t step, float value);
 
-  // Writes the file anew in `directory` if it was removed meanwhile (GrowingFile).
+  // Writes the file anew in `directory` if it was removed or replaced meanwhile (GrowingFile).
   void put_back(const fs::path& directory) { file_.put_back(directory); }
 
   const fs::path& path() const { return file_.path(); }

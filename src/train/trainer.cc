@@ -333,7 +333,7 @@ class Trainer {
       }
       const bool complete = !pace_.evaluates_after(done) || evaluate_now(done);
       const bool last = complete && (done == total_steps_ || watch_.out_of_patience());
-      if (must_save(done, last, take_save_request())) try_to_save(done);
+      if (must_save(done, last, take_save_request())) pace_.save([&] { try_to_save(done); });
       if (stop_requested() && !last) stop(done);
     }
     if (done < total_steps_) say("stopped   " + watch_.why_stopped(done > first));

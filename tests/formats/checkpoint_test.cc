@@ -119,6 +119,13 @@ TEST_F(Checkpoint, TheNewestAreKeptAndTheBestBesideThem) {
   EXPECT_EQ(left(0, 4), "1234");
 }
 
+// Whatever kept them from being removed before.
+TEST_F(Checkpoint, UnfinishedOnesAreRemovedWithThoseThatAreNotKept) {
+  const fs::path unfinished = put("checkpoint-3.part/state.safetensors", "").parent_path();
+  prune_checkpoints(directory_, 0);
+  EXPECT_FALSE(fs::exists(unfinished));
+}
+
 // Another trainer's, a file, or one of ours that is damaged.
 TEST_F(Checkpoint, OnlyOwnOnesCountAndAreRemoved) {
   const CheckpointInfo info{2, "1.2.3", "x86-64-v3", "f32", "data", 40};

@@ -1,14 +1,18 @@
 #include "report/event_log.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "tests/support/resource_limit.h"
 
 namespace jackscrew {
 namespace {
@@ -195,6 +199,95 @@ TEST_F(EventLogTest, ResumeWithoutALogStartsOne) {
   EventLog log(path_, 4);
   log.write(EventKind::step, 5);
   EXPECT_EQ(events().size(), 1u);
+}
+
+// By an empty file, as logrotate leaves one, by a copy of its beginning, by all of it, and by what
+// somebody has written.
+TEST_F(EventLogTest, AnotherFileInItsPlaceGetsWhatItLacks) {
+  const fs::path renamed = path_.string() + ".1";
+  const std::string theirs = R"({"event": "theirs", "step": 0})"
+                             "\n";
+  for (const int other : {0, 1, 2, 3}) {
+    SCOPED_TRACE(other);
+    ::testing::internal::CaptureStderr();
+    {
+      EventLog log(path_);
+      log.write(EventKind::start, 0);
+      log.write(EventKind::step, 1);
+      for (int times = 0; times < 2; ++times) {
+        const std::string own = read_text(path_);
+        const std::string there[] = {"", own.substr(0, 10), own, theirs};
+        fs::rename(path_, renamed);
+        append(there[other].c_str());
+        log.write(EventKind::step, 2 + times);
+        log.put_back(path_.parent_path());
+        fs::remove(renamed);
+        log.put_back(path_.parent_path());
+      }
+      log.write(EventKind::end, 3);
+    }
+    const std::string warnings = ::testing::internal::GetCapturedStderr();
+    std::string order;
+    for (const auto& event : events()) {
+      order += event["event"].get<std::string>() + std::to_string(event["step"].get<int>()) + " ";
+    }
+    EXPECT_EQ(order, std::string(other == 3 ? "theirs0 " : "") + "start0 step1 step2 step3 end3 ");
+    EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1) << warnings;
+    EXPECT_NE(warnings.find("another file has taken the place of " + path_.string()),
+              std::string::npos)
+        << warnings;
+  }
+}
+
+TEST_F(EventLogTest, WhatIsNoFileInItsPlaceGetsNoLines) {
+  const fs::path renamed = path_.string() + ".1";
+  EventLog log(path_);
+  log.write(EventKind::start, 0);
+  fs::rename(path_, renamed);
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  ::testing::internal::CaptureStderr();
+  for (int times = 0; times < 2; ++times) log.put_back(path_.parent_path());
+  log.write(EventKind::step, 1);
+  const std::string warnings = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1) << warnings;
+  EXPECT_NE(warnings.find(path_.string() + ": it is not a file; remove that"), std::string::npos)
+      << warnings;
+  fs::remove(path_);
+  log.put_back(path_.parent_path());
+  EXPECT_EQ(events().size(), 2u);
+  fs::remove(renamed);
+}
+
+// The limit stands for a disk without room.
+TEST_F(EventLogTest, StepsAreLostBeforeTheEventsOfARun) {
+  EventLog log(path_);
+  const std::string long_text(size_t{1} << 20, 'x');
+  void (*const handler)(int) = std::signal(SIGXFSZ, SIG_IGN);
+  ::testing::internal::CaptureStderr();
+  {
+    const ResourceLimit limited(RLIMIT_FSIZE, 4096);
+    for (int step = 1; step <= 20; ++step) {
+      log.write(EventKind::step, step, JsonObject().add("text", long_text));
+    }
+    log.write("rotate", 20, JsonObject().add("text", long_text));
+    log.write(EventKind::eval, 20, JsonObject().add("text", long_text));
+  }
+  std::signal(SIGXFSZ, handler);
+  log.write(EventKind::step, 21);
+  const std::string warnings = ::testing::internal::GetCapturedStderr();
+  std::vector<std::string> order;
+  for (const auto& event : events()) {
+    order.push_back(event["event"].get<std::string>() + std::to_string(event["step"].get<int>()));
+  }
+  ASSERT_EQ(order.size(), 17u);
+  EXPECT_EQ(order[14], "step15");
+  EXPECT_EQ(order[15], "eval20");
+  EXPECT_EQ(order[16], "step21");
+  EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 2) << warnings;
+  for (const char* part : {"lines are lost unless the file size limit is raised (ulimit -f",
+                           "from now on further ones are lost until it can be written"}) {
+    EXPECT_NE(warnings.find(part), std::string::npos) << warnings;
+  }
 }
 
 TEST_F(EventLogTest, AnUnwritablePathIsAnError) {

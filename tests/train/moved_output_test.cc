@@ -179,16 +179,18 @@ TEST_P(SlowMovedOutput, ADirectoryThatWasRemovedIsMadeAgain) {
   EXPECT_NE(again.out.find("finished"), std::string::npos) << again.out;
 }
 
-TEST_P(SlowMovedOutput, ALogThatWasRemovedOrRenamedIsWrittenAgain) {
+TEST_P(SlowMovedOutput, ALogThatWasRemovedRenamedOrReplacedIsWrittenAgain) {
   const fs::path log = tiny_.path("out/train_log.jsonl");
-  for (const bool renamed : {false, true}) {
-    SCOPED_TRACE(renamed);
+  const std::string removed = "removed", renamed = "renamed", replaced = "replaced";
+  for (const std::string& what : {removed, renamed, replaced}) {
+    SCOPED_TRACE(what);
     const auto first = halted();
-    if (renamed) {
-      fs::rename(log, log.string() + ".1");
-    } else {
+    if (what == removed) {
       fs::remove(log);
+    } else {
+      fs::rename(log, log.string() + ".1");
     }
+    if (what == replaced) tiny_.file("out/train_log.jsonl", "");
     fs::remove(tiny_.path("out/recipe.yaml"));
     first->signal(SIGCONT);
     EXPECT_EQ(first->wait(), 0) << tiny_.text("said");
@@ -231,7 +233,7 @@ TEST_P(SlowMovedOutput, AReportThatCannotBeMadeIsAWarning) {
   const fs::path log = tiny_.path("out/train_log.jsonl");
   const auto first = halted();
   fs::rename(log, log.string() + ".1");
-  tiny_.file("out/train_log.jsonl", "");
+  fs::create_directory(log);
   first->signal(SIGCONT);
   EXPECT_EQ(first->wait(), 0);
   expect_whole("out");

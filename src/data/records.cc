@@ -227,7 +227,15 @@ void read_csv(Reading& reading) {
   std::vector<std::string> first, row;
   reader.next(first);
   require_length(reader.position(), fmt::format("{}:1", file));
-  if (reader.complaint()) throw Error(*reader.complaint());
+  const auto refuse_separators = [&](std::string_view where) {
+    if (where.find_first_of(";\t") == std::string_view::npos) return;
+    fail_record(fmt::format("{}:1", file), "the fields are not separated by commas",
+                "write the table with commas, or as .jsonl");
+  };
+  if (reader.complaint()) {
+    if (first.size() == 1) refuse_separators(std::string(1, reader.after_quote()));
+    throw Error(*reader.complaint());
+  }
   const auto shared_keys = std::make_shared<const std::vector<std::string>>(std::move(first));
   const std::vector<std::string>& keys = *shared_keys;
   if (keys.size() > kMostKeys) {
@@ -236,10 +244,7 @@ void read_csv(Reading& reading) {
                 "the first row names the fields of a record; a record has a few");
   }
   for (const std::string& key : keys) require_text(key, fmt::format("{}:1", file));
-  if (keys.size() == 1 && keys[0].find_first_of(";\t") != std::string::npos) {
-    fail_record(fmt::format("{}:1", file), "the fields are not separated by commas",
-                "write the table with commas, or as .jsonl");
-  }
+  if (keys.size() == 1) refuse_separators(keys[0]);
   for (size_t i = 0; i < keys.size(); ++i) {
     if (std::find(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(i), keys[i]) !=
         keys.begin() + static_cast<std::ptrdiff_t>(i)) {

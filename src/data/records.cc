@@ -92,7 +92,8 @@ void read_json_lines(Reading& reading) {
     const std::string_view line = text.substr(begin, end - begin);
     const size_t next = std::min(end + 1, text.size());
     ++number;
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
+    const bool has_mark = number == 1 && line.starts_with(kByteOrderMark);
+    if (!is_blank(line.substr(has_mark ? kByteOrderMark.size() : 0))) {
       const auto parse = [line](const std::string& place, const RecordFields& fields) {
         return parse_line(line, place, fields);
       };
@@ -360,9 +361,11 @@ size_t first_part(std::string_view text, size_t limit) {
 void fail_without_records(const std::string& data, std::span<const fs::path> files) {
   const fs::path& file = files.front();
   const std::string extension = lower_extension(file);
-  const char* holds = is_blank(read_text(file)) ? "is empty"
-                      : extension == ".csv"     ? "has names of columns, and no row below them"
-                                                : "has an array without an element";
+  const std::string text = read_text(file);
+  const size_t begin = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+  const char* holds = is_blank(std::string_view(text).substr(begin)) ? "is empty"
+                      : extension == ".csv" ? "has names of columns, and no row below them"
+                                            : "has an array without an element";
   const char* expected =
       extension == ".csv"
           ? "a row for each record below one with the names of their fields, such as "

@@ -1,6 +1,7 @@
 #include "products/int4.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

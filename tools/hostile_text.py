@@ -28,8 +28,8 @@ RUNS = ("a", "=", " ", "\n", "0", "é", "中", "😀", "-", "\t", "Ab", "'s", "\
 def _assigned() -> list[str]:
     """Every character of this Python's Unicode version (14 on Debian 12, as its PCRE2).
 
-    Characters assigned later are left out: whether they are letters depends on the year of the
-    tables, not on the tokenizer.
+    Characters assigned later are left out: by tables that know them they are letters, by others not,
+    so their ids can differ (docs/formats.md).
     """
     return [c for c in map(chr, range(sys.maxunicode + 1))
             if unicodedata.category(c) not in ("Cn", "Cs")]

@@ -19,6 +19,8 @@
 #include "kernels/device.h"
 #include "kernels/isa.h"
 #include "parallel/transport.h"
+#include "text/tokenizer/normalizer.h"
+#include "text/tokenizer/pretokenizer.h"
 
 namespace jackscrew {
 
@@ -50,7 +52,9 @@ struct Machine {
   int64_t memory;
   int64_t available;  // of memory
   std::optional<MemoryLimit> limit;
-  std::string onednn;  // version
+  std::string onednn;           // version
+  std::string pattern_unicode;  // versions of Unicode
+  std::string nfc_unicode;
   std::vector<DeviceReport> devices;
   TransportReport mpi;
   std::vector<RankProbe> ranks;  // of processes that were started together, if they were
@@ -64,6 +68,8 @@ Machine examine_machine(const Recipe& recipe, std::vector<RankProbe> ranks) {
           .available = available_memory_bytes(),
           .limit = memory_limit(),
           .onednn = fmt::format("{}.{}.{}", dnnl.major, dnnl.minor, dnnl.patch),
+          .pattern_unicode = pattern_unicode_version(),
+          .nfc_unicode = nfc_unicode_version(),
           .devices = device_reports(recipe.python_environments),
           .mpi = transport_report(),
           .ranks = std::move(ranks)};
@@ -79,6 +85,8 @@ void print_machine_json(const Machine& machine) {
              JsonObject().add("bytes", limit->bytes).add("group", limit->group.string()));
   }
   json.add("onednn", machine.onednn);
+  json.add("unicode",
+           JsonObject().add("patterns", machine.pattern_unicode).add("nfc", machine.nfc_unicode));
   JsonObject devices;
   for (const DeviceReport& report : machine.devices) {
     devices.add(report.name, json_of(report.found, report.text));
@@ -113,6 +121,8 @@ void print_machine(const Machine& machine) {
                human_bytes(limit->available));
   }
   fmt::print("oneDNN: {}\n", machine.onednn);
+  fmt::print("Unicode of tokenizers: {} in patterns, {} in NFC\n", machine.pattern_unicode,
+             machine.nfc_unicode);
   for (const DeviceReport& report : machine.devices) {
     fmt::print("{}: {}{}\n", report.name,
                report.found ? "" : "missing (only device=cuda needs it): ", report.text);

@@ -1,5 +1,7 @@
 #include "conversion/write_model.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -160,10 +162,11 @@ void check_values(const ModelFiles& files, const ModelTensor& tensor, const Tens
     }
   }
   if (as_is || largest <= largest_of(*tensor.format)) return;
-  throw Error(ErrorKind::model,
-              fmt::format("{}: {} has a value of {:.3g}, more than {} can hold", files.origin,
-                          tensor.spec.name, largest, tensor.format->name()),
-              "storage=bf16 and storage=f32 can");
+  throw ValueTooLarge(
+      ErrorKind::model,
+      fmt::format("{}: {} has a value of {:.3g}, more than {} can hold", files.origin,
+                  tensor.spec.name, largest, tensor.format->name()),
+      fmt::format("storage={} can", fmt::join(ValueTooLarge::kWide, " and storage=")));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "formats/model_writer.h"
 #include "kernels/device.h"
 #include "quant/gguf_mixtures.h"
@@ -46,6 +47,14 @@ void check_storage(ModelFormat files, const std::string& storage);
 // missing.
 std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const StorageChoice& choice,
                                           std::vector<std::string>& notes);
+
+// Thrown where a weight has a value that its format cannot hold, as f16 and blocks with scales of
+// f16 cannot hold all. The storages kWide can.
+class ValueTooLarge : public Error {
+ public:
+  using Error::Error;
+  static constexpr const char* kWide[] = {"bf16", "f32"};
+};
 
 // Writes the weights of a model one at a time; write_weights() documents values and errors.
 class WeightWriter {

@@ -30,6 +30,7 @@ bool CsvReader::next(std::vector<std::string>& fields) {
                                                                          : plain_field());
     if (at_line_end()) break;
     if (text_[position_] != ',') {
+      after_quote_ = text_[position_];
       complaint_ =
           Error(ErrorKind::data,
                 fmt::format("{}:{}: text after the closing quote of a field", where_, line_),

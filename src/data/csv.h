@@ -27,6 +27,8 @@ class CsvReader {
   // What is wrong with the last row, whose fields are not to be used then: a closing quote is
   // followed by anything but a comma or the line's end.
   const std::optional<Error>& complaint() const { return complaint_; }
+  // What follows the quote then.
+  char after_quote() const { return after_quote_; }
   // The line, counted from 1, in which the last row began; and the bytes read so far.
   int64_t line() const { return row_line_; }
   size_t position() const { return position_; }
@@ -45,6 +47,7 @@ class CsvReader {
   int64_t line_ = 1;
   int64_t row_line_ = 0;
   std::optional<Error> complaint_;
+  char after_quote_ = 0;
 };
 
 }  // namespace jackscrew

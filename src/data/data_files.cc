@@ -127,7 +127,8 @@ std::string unread_hint(const fs::path& path) {
   return fmt::format("{}{}", kRead,
                      is_packed(path)                                       ? "; unpack it first"
                      : extension == ".ndjson" || extension == ".jsonlines" ? "; name it .jsonl"
-                                                                           : "");
+                     : extension == ".tsv" ? "; write it with commas, as .csv"
+                                           : "");
 }
 
 enum class DataPlace::Name { train, valid, test };
@@ -162,6 +163,9 @@ DataPlace::DataPlace(fs::path path) : path_(std::move(path)), is_directory_(is_a
                                   "\"{}\", split=\"train\").to_json(\"data.jsonl\") writes a data "
                                   "set of the hub to a file",
                                   path_.string())
+                : path_.string().find_first_of("*?") != std::string::npos
+                    ? "* and ? match no files here: give their directory, or several as "
+                      "a.jsonl,b.jsonl"
                     : "check the path");
   }
   if (!is_directory_) return;

@@ -166,6 +166,8 @@ std::string key_of(std::span<const fs::path> files, std::span<const FileState> s
   const TokenizerData& data = tokenizer.data();
   Json key = {{"files", list},
               {"tokenizer", crc32c(to_tokenizer_json(data))},
+              // Characters that a later Unicode has added get other ids by its tables.
+              {"unicode", {pattern_unicode_version(), nfc_unicode_version()}},
               // EOS ends texts, and templates have all of these; tokenizer.json does not name them.
               {"special", {data.bos, data.eos, data.pad, data.unk}},
               {"add_bos", tokenizer.add_bos()},

@@ -18,9 +18,8 @@ bool is_empty_answer(const Message& message) {
          is_blank(message.content);
 }
 
-// Counts the bytes of a text that are not UTF-8, and those that are 0.
+// Counts the bytes of a text that are not UTF-8.
 void note_other_bytes(const Tokenizer& tokenizer, std::string_view text, RecordNotes& notes) {
-  notes.zero_bytes += std::ranges::count(text, '\0');
   for (size_t at = utf8_valid_prefix(text); at < text.size();
        at += utf8_valid_prefix(text.substr(at))) {
     const size_t length = utf8_step(text, at).length;
@@ -109,8 +108,13 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
     }
   };
   Example example;
+  int64_t zero_bytes = 0;
+  const auto count_zeros = [&](std::string_view text) {
+    zero_bytes += std::ranges::count(text, '\0');
+  };
   if (const auto* chat = std::get_if<ConversationRecord>(&record)) {
     example = conversation(chat->messages, chat->tools, chat->variables);
+    for (const Message& message : chat->messages) count_zeros(message.content);
   } else if (const auto* pair = std::get_if<CompletionRecord>(&record)) {
     if (options.format.is_plain()) {
       // The plain format ends an answer with EOS and puts nothing of its own before it.
@@ -122,15 +126,20 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
       const Message turns[] = {{"user", pair->prompt}, {"assistant", pair->completion}};
       example = conversation(turns);
     }
+    count_zeros(pair->prompt);
+    count_zeros(pair->completion);
   } else if (const auto* text = std::get_if<TextRecord>(&record)) {
     example = from_text(tokenizer, text->text, true, true);
+    count_zeros(text->text);
     example.notes.empty = has_empty_text(record) ? 1 : 0;
   } else {
     const auto& document = std::get<DocumentRecord>(record);
     example = from_text(tokenizer, document.text, document.begins, false);
     example.notes.empty = has_empty_text(record) ? 1 : 0;
     note_other_bytes(tokenizer, document.text, example.notes);
+    count_zeros(document.text);
   }
+  example.notes.zero_bytes = zero_bytes;
   if (options.train_on_inputs) {
     std::fill(example.train.begin(), example.train.end(), uint8_t{1});
     example.notes.untrainable = example.notes.thoughtless = 0;

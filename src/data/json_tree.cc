@@ -14,7 +14,7 @@ namespace {
 // Builds the tree from what the parser finds, as its own builder does, and stops at limits.
 class Builder final : public nlohmann::json_sax<RecordJson> {
  public:
-  explicit Builder(const std::string& place) : place_(place) {}
+  Builder(std::string_view text, const std::string& place) : text_(text), place_(place) {}
 
   RecordJson take_value() { return std::move(root_); }
   std::string take_complaint() { return std::move(complaint_); }
@@ -46,8 +46,14 @@ class Builder final : public nlohmann::json_sax<RecordJson> {
   bool start_array(size_t) override { return open(RecordJson::array()); }
   bool end_array() override { return close(); }
 
-  bool parse_error(size_t, const std::string&, const RecordJson::exception& error) override {
+  bool parse_error(size_t position, const std::string&,
+                   const RecordJson::exception& error) override {
     complaint_ = error.what();
+    // Python's json writes both unless told otherwise.
+    for (const std::string_view word : {"NaN", "Infinity"}) {
+      if (!text_.substr(std::min(position - 1, text_.size())).starts_with(word)) continue;
+      complaint_ += fmt::format("; JSON has no {}: write null", word);
+    }
     return false;
   }
 
@@ -86,6 +92,7 @@ class Builder final : public nlohmann::json_sax<RecordJson> {
     return &(*in.member = std::move(value));
   }
 
+  const std::string_view text_;
   const std::string& place_;
   RecordJson root_;
   std::vector<Open> open_;
@@ -100,7 +107,7 @@ std::optional<RecordJson> parse_json_tree(std::string_view text, const std::stri
     complaint = std::move(*found);
     return std::nullopt;
   }
-  Builder builder(place);
+  Builder builder(text, place);
   if (RecordJson::sax_parse(text, &builder)) return builder.take_value();
   complaint = builder.take_complaint();
   return std::nullopt;

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "base/text.h"
 #include "data/record_json.h"
 
 namespace jackscrew {
@@ -29,6 +30,17 @@ std::string pair_options(const RecordJson& object, const std::string& question,
   add("field_input", "input", kInputNames);
   add("field_system", "system", kSystemNames);
   return set;
+}
+
+// The same as first_of(), in whatever case a record writes the name, where none is there as it is.
+std::string first_in_any_case(const RecordJson& object, std::initializer_list<const char*> names) {
+  if (std::string exact = first_of(object, names); !exact.empty()) return exact;
+  for (const char* name : names) {
+    for (const auto& [key, value] : object.items()) {
+      if (!value.is_null() && lower_case(key) == name) return key;
+    }
+  }
+  return {};
 }
 
 // Whether a list has turns such as {"human": ..., "gpt": ...}: no option reads them.
@@ -93,11 +105,11 @@ RecordCounts unread_texts(const RecordJson& object, const RecordFields& fields, 
 }
 
 std::string fields_hint(const RecordJson& object) {
-  const std::string list = first_of(
+  const std::string list = first_in_any_case(
       object, {"conversation", "dialog", "dialogue", "chat", "turns", "messages", "conversations"});
-  const std::string question =
-      first_of(object, {"instruction", "prompt", "question", "query", "problem", "input", "user"});
-  const std::string answer = first_of(
+  const std::string question = first_in_any_case(
+      object, {"instruction", "prompt", "question", "query", "problem", "input", "user"});
+  const std::string answer = first_in_any_case(
       object, {"output", "completion", "answer", "response", "solution", "target", "assistant"});
   std::string set = "field_instruction=KEY field_output=KEY, field_messages=KEY or field_text=KEY";
   if (!list.empty() && has_roles_as_keys(object[list])) {
@@ -113,7 +125,7 @@ std::string fields_hint(const RecordJson& object) {
   } else if (is_text(question) && is_text(answer)) {
     set = pair_options(object, question, answer);
   } else if (const std::string text =
-                 first_of(object, {"text", "content", "document", "body", "story"});
+                 first_in_any_case(object, {"text", "content", "document", "body", "story"});
              is_text(text)) {
     set = "field_text=" + text;
   } else if (has_turns) {

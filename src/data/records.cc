@@ -92,7 +92,8 @@ void read_json_lines(Reading& reading) {
     const std::string_view line = text.substr(begin, end - begin);
     const size_t next = std::min(end + 1, text.size());
     ++number;
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
+    const bool has_mark = number == 1 && line.starts_with(kByteOrderMark);
+    if (!is_blank(line.substr(has_mark ? kByteOrderMark.size() : 0))) {
       const auto parse = [line](const std::string& place, const RecordFields& fields) {
         return parse_line(line, place, fields);
       };
@@ -227,7 +228,15 @@ void read_csv(Reading& reading) {
   std::vector<std::string> first, row;
   reader.next(first);
   require_length(reader.position(), fmt::format("{}:1", file));
-  if (reader.complaint()) throw Error(*reader.complaint());
+  const auto refuse_separators = [&](std::string_view where) {
+    if (where.find_first_of(";\t") == std::string_view::npos) return;
+    fail_record(fmt::format("{}:1", file), "the fields are not separated by commas",
+                "write the table with commas, or as .jsonl");
+  };
+  if (reader.complaint()) {
+    if (first.size() == 1) refuse_separators(std::string(1, reader.after_quote()));
+    throw Error(*reader.complaint());
+  }
   const auto shared_keys = std::make_shared<const std::vector<std::string>>(std::move(first));
   const std::vector<std::string>& keys = *shared_keys;
   if (keys.size() > kMostKeys) {
@@ -236,10 +245,7 @@ void read_csv(Reading& reading) {
                 "the first row names the fields of a record; a record has a few");
   }
   for (const std::string& key : keys) require_text(key, fmt::format("{}:1", file));
-  if (keys.size() == 1 && keys[0].find_first_of(";\t") != std::string::npos) {
-    fail_record(fmt::format("{}:1", file), "the fields are not separated by commas",
-                "write the table with commas, or as .jsonl");
-  }
+  if (keys.size() == 1) refuse_separators(keys[0]);
   for (size_t i = 0; i < keys.size(); ++i) {
     if (std::find(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(i), keys[i]) !=
         keys.begin() + static_cast<std::ptrdiff_t>(i)) {
@@ -355,9 +361,11 @@ size_t first_part(std::string_view text, size_t limit) {
 void fail_without_records(const std::string& data, std::span<const fs::path> files) {
   const fs::path& file = files.front();
   const std::string extension = lower_extension(file);
-  const char* holds = is_blank(read_text(file)) ? "is empty"
-                      : extension == ".csv"     ? "has names of columns, and no row below them"
-                                                : "has an array without an element";
+  const std::string text = read_text(file);
+  const size_t begin = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+  const char* holds = is_blank(std::string_view(text).substr(begin)) ? "is empty"
+                      : extension == ".csv" ? "has names of columns, and no row below them"
+                                            : "has an array without an element";
   const char* expected =
       extension == ".csv"
           ? "a row for each record below one with the names of their fields, such as "

@@ -201,7 +201,9 @@ GaloreSettings::GaloreSettings(const OptionSet& options)
     throw Error(
         ErrorKind::usage,
         fmt::format("projection_window={} is more than projection_update_gap={}", *window_, *gap_),
-        "a window ends with the refresh that its gap ends with");
+        fmt::format("a window ends with the refresh that its gap ends with; set projection_window "
+                    "to at most {}, or projection_update_gap to at least {}",
+                    *gap_, *window_));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -76,7 +77,11 @@ Arithmetic::Arithmetic(std::unique_ptr<const Product> product, std::vector<std::
                             fmt::join(excluded_, ","), product_->name()),
                 "set product=f32 without product_exclude, or exclude less");
   }
-  for (const WeightSpec& weight : linears) product_of(weight).check(weight);
+  std::vector<WeightSpec> own;
+  std::ranges::copy_if(linears, std::back_inserter(own), [&](const WeightSpec& weight) {
+    return &product_of(weight) == product_.get();
+  });
+  product_->check(own, excluded_);
 }
 
 const Product& Arithmetic::product_of(const WeightSpec& weight) const {

@@ -1,6 +1,7 @@
 #include "products/int4.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -31,8 +32,9 @@ class Int4Product : public Product {
     return weight.is_block_matrix() ? static_cast<const Product&>(*this) : *head_;
   }
 
-  void check(const WeightSpec& weight) const override {
-    check_hadamard_block(name_, block_, kHadamardBlock, weight);
+  void check(std::span<const WeightSpec> weights,
+             const std::vector<std::string>& excluded) const override {
+    check_hadamard_block(name_, block_, kHadamardBlock, weights, excluded);
   }
 
   Operand prepare(Context& context, const Tensor& x) const override {
@@ -200,14 +202,27 @@ std::unique_ptr<const Product> make_int4_product(const Int4Options& options) {
 }
 
 void check_hadamard_block(const char* product, int64_t block, int64_t most,
-                          const WeightSpec& weight) {
-  if (block == 0 || weight.cols % block == 0) return;
+                          std::span<const WeightSpec> weights, std::vector<std::string> excluded) {
+  const auto fits = [&](const WeightSpec& weight) {
+    return block == 0 || weight.cols % block == 0;
+  };
+  const auto first = std::ranges::find_if_not(weights, fits);
+  if (first == weights.end()) return;
+  for (const WeightSpec& weight : weights) {
+    const bool is_new = std::ranges::find(excluded, weight.module) == excluded.end();
+    if (!fits(weight) && is_new) excluded.push_back(weight.module);
+  }
+  // Where no layer is left, it would be another product.
+  const std::string others =
+      std::ranges::any_of(weights, fits)
+          ? fmt::format("; or leave such layers out: product_exclude={}", fmt::join(excluded, ","))
+          : "";
   throw Error(ErrorKind::usage,
               fmt::format("{}_block={}, but {} is {} wide, which that does not divide", product,
-                          block, weight.name, weight.cols),
+                          block, first->name, first->cols),
               fmt::format("{}_block=auto takes the largest power of two up to {} that divides a "
-                          "width, here {}; or leave the layer out: product_exclude={}",
-                          product, most, largest_hadamard_block(weight.cols, most), weight.module));
+                          "width, here {}{}",
+                          product, most, largest_hadamard_block(first->cols, most), others));
 }
 
 }  // namespace jackscrew

@@ -32,9 +32,10 @@ struct Int4Options {
 std::unique_ptr<const Product> make_int4_product(const Int4Options& options);
 
 // Throws Error(usage) where `block`, the option that begins with the product's name, is not 0 and
-// does not divide the weight's width. `most` is the largest block where the option is auto.
+// does not divide the width of one of the weights. `most` is the largest block where the option is
+// auto; `excluded`: see Product::check().
 void check_hadamard_block(const char* product, int64_t block, int64_t most,
-                          const WeightSpec& weight);
+                          std::span<const WeightSpec> weights, std::vector<std::string> excluded);
 
 // The rows of the table of products (int4_options.cc): `int4`, and `w4a8` with only W in four bits.
 ProductEntry int4_entry();

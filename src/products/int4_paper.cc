@@ -40,8 +40,9 @@ class Int4PaperProduct : public Product {
     return weight.is_block_matrix() ? static_cast<const Product&>(*this) : f32_product();
   }
 
-  void check(const WeightSpec& weight) const override {
-    check_hadamard_block(name(), options_.block, kPaperBlock, weight);
+  void check(std::span<const WeightSpec> weights,
+             const std::vector<std::string>& excluded) const override {
+    check_hadamard_block(name(), options_.block, kPaperBlock, weights, excluded);
   }
 
   std::vector<WeightSpec> parameters(const WeightSpec& weight) const override {

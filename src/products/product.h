@@ -41,8 +41,10 @@ class Product : public Contributor {
 
   // The product that multiplies a weight of the model: this one, or another one of its own.
   virtual const Product& product_of(const WeightSpec& /*weight*/) const { return *this; }
-  // Throws Error(usage) for a weight that it cannot multiply.
-  virtual void check(const WeightSpec& /*weight*/) const {}
+  // Throws Error(usage) where it cannot multiply one of `weights`, which are all that it is to
+  // multiply. `excluded`: what product_exclude leaves to another product, for a hint.
+  virtual void check(std::span<const WeightSpec> /*weights*/,
+                     const std::vector<std::string>& /*excluded*/) const {}
 
   // The whole weight as this product multiplies it, [out, in] in context.scratch, for one that is
   // used many times in a row; empty where it needs no decoding, or takes more than `bytes`.

@@ -157,7 +157,8 @@ void ScheduleSettings::read(const OptionSet& options) {
     throw Error(
         ErrorKind::usage,
         fmt::format("warmup_steps {} is not less than max_steps {}", *warmup_steps, max_steps),
-        "the learning rate would never reach its peak");
+        fmt::format("the learning rate would never reach its peak; set warmup_steps to at most {}",
+                    max_steps - 1));
   }
   for (const auto& [name, beta] :
        {std::pair{"adam_beta1", adam_beta1}, std::pair{"adam_beta2", adam_beta2}}) {

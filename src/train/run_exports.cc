@@ -1,5 +1,7 @@
 #include "train/run_exports.h"
 
+#include <fmt/ranges.h>
+
 #include <limits>
 
 #include "base/checked.h"
@@ -97,6 +99,21 @@ std::string conversion_command(const Recipe& recipe, const RunExport& wanted,
     command += fmt::format(" {}={}", setting.name, shell_word(value));
   }
   return command;
+}
+
+// What to do after a failure, when the result is there.
+std::string hint_after(const Error& error, const Recipe& recipe, const RunExport& wanted,
+                       const fs::path& output_dir, bool adapter) {
+  const std::string again = same_command_again(recipe, output_dir);
+  // The values stay what they are.
+  if (error.kind() == ErrorKind::non_finite) return error.hint();
+  if (dynamic_cast<const ValueTooLarge*>(&error) != nullptr) {
+    const std::string kind = wanted.gguf ? "gguf:" : "hf:";
+    return fmt::format("{}, with {}{} in place of {} in export", again, kind,
+                       fmt::join(ValueTooLarge::kWide, " or " + kind), wanted.text);
+  }
+  return fmt::format("{}{}{}, or: {}", error.hint(), error.hint().empty() ? "" : "; ", again,
+                     conversion_command(recipe, wanted, output_dir, adapter));
 }
 
 // Rethrows `error`, naming which export failed.
@@ -206,9 +223,7 @@ void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path
       throw Error(error.kind(),
                   fmt::format("export={}: {}; the result is complete in {}", wanted.text,
                               error.what(), output_dir.string()),
-                  fmt::format("{}{}{}, or: {}", error.hint(), error.hint().empty() ? "" : "; ",
-                              same_command_again(recipe, output_dir),
-                              conversion_command(recipe, wanted, output_dir, adapter)));
+                  hint_after(error, recipe, wanted, output_dir, adapter));
     }
   }
 }

@@ -246,7 +246,9 @@ Schedule run_schedule(const Recipe& recipe, int64_t total_steps) {
     throw Error(ErrorKind::usage,
                 fmt::format("warmup_steps {} is not less than the {} of this run", warmup_steps,
                             counted(total_steps, "step")),
-                "the learning rate would never reach its peak");
+                fmt::format("the learning rate would never reach its peak; set warmup_steps to at "
+                            "most {}",
+                            total_steps - 1));
   }
   return {recipe.lr_schedule, recipe.learning_rate, warmup_steps, total_steps};
 }

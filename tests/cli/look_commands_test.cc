@@ -463,6 +463,8 @@ TEST(Doctor, SaysWhatItFinds) {
   EXPECT_GT(found["memory_total"].get<int64_t>(), found["memory_available"].get<int64_t>());
   const std::string text = run("doctor").out;
   EXPECT_NE(text.find("oneDNN: " + found["onednn"].get<std::string>()), std::string::npos);
+  const std::string patterns = found["unicode"]["patterns"].get<std::string>();
+  EXPECT_NE(text.find("Unicode of tokenizers: " + patterns + " in "), std::string::npos) << text;
   EXPECT_NE(text.find(found["mpi"]["found"].get<bool>() ? "MPI: Open MPI" : "MPI: missing: "),
             std::string::npos)
       << text;

@@ -88,7 +88,10 @@ TEST(Csv, RowsAreRecords) {
   expect_refused(std::string("t\0e\0x\0t\0\n\0a\0\n\0", 14), "data.csv:1: " + zero);
   expect_refused("text\n\"a\"b\n", "data.csv:2: text after the closing quote of a field");
   expect_refused("\"text\"b\n", "data.csv:1: text after the closing quote of a field");
-  for (const char* text : {"instruction;output\na;b\n", "instruction\toutput\na\tb\n"}) {
+  expect_refused("id,\"text\";\n", "data.csv:1: text after the closing quote of a field");
+  for (const char* text : {"instruction;output\na;b\n", "instruction\toutput\na\tb\n",
+                           "\"instruction\";\"output\"\n\"a\";\"b\"\n",
+                           "\"instruction\"\t\"output\"\n\"a\"\t\"b\"\n"}) {
     expect_refused(text, "data.csv:1: the fields are not separated by commas");
   }
   expect_refused("question,answer\na,b\n", "nothing to train on: its keys are question, answer");

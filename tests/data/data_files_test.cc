@@ -188,8 +188,9 @@ TEST_F(DataFiles, OfOtherKindsAreWarnedOf) {
   const std::string read = " is not read: .jsonl, .json, .csv and .txt are read";
   for (const auto& [name, hint] :
        {std::pair("b.ndjson", "; name it .jsonl"), std::pair("b.JsonLines", "; name it .jsonl"),
-        std::pair("b.tsv", ""), std::pair("b.feather", ""), std::pair("b", ""),
-        std::pair("b.tgz", "; unpack it first"), std::pair("b.jsonl.lz4", "; unpack it first")}) {
+        std::pair("b.tsv", "; write it with commas, as .csv"), std::pair("b.feather", ""),
+        std::pair("b", ""), std::pair("b.tgz", "; unpack it first"),
+        std::pair("b.jsonl.lz4", "; unpack it first")}) {
     write(name, "");
     for (const DataPart part : {DataPart::train, DataPart::evaluation}) {
       EXPECT_EQ(left_out(part), Warnings{directory_.string() + ": " + name + read + hint});
@@ -208,6 +209,14 @@ TEST_F(DataFiles, InDirectoriesOfADirectoryAreNotRead) {
   write("a.jsonl", "");
   EXPECT_EQ(left_out(DataPart::train),
             Warnings{directory_.string() + ": subdirectories are not read: deeper"});
+}
+
+TEST_F(DataFiles, AreNotMatchedByPatterns) {
+  write("a1.jsonl", "");
+  const std::string error = error_of(ErrorKind::data, [&] { DataPlace(directory_ / "a*.jsonl"); });
+  EXPECT_TRUE(message_of(error).ends_with("a*.jsonl does not exist")) << error;
+  EXPECT_EQ(hint_of(error),
+            "* and ? match no files here: give their directory, or several as a.jsonl,b.jsonl");
 }
 
 TEST_F(DataFiles, OfOtherKindsAreRefusedWithWhatToDo) {

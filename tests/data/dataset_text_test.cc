@@ -83,6 +83,26 @@ TEST_F(DatasetTest, BytesThatAreZeroAreWarnedOf) {
   EXPECT_EQ(warned(std::string("a text\0", 7)),
             std::vector<std::string>{"1 byte of text is" + zero});
   EXPECT_TRUE(warned("a text").empty());
+  // JSON has another spelling of them.
+  for (const char* line : {R"({"text": "a\u0000b"})", R"({"prompt": "a\u0000", "completion": "b"})",
+                           R"({"prompt": "a", "completion": "\u0000b"})",
+                           R"({"messages": [{"role": "user", "content": "a\u0000"}, )"
+                           R"({"role": "assistant", "content": "b"}]})"}) {
+    EXPECT_EQ(data_warnings(read("a.jsonl", line, options(100)).stats()),
+              std::vector<std::string>{"1 byte of text is" + zero})
+        << line;
+  }
+}
+
+TEST_F(DatasetTest, AMarkOfByteOrderAloneIsABlankLine) {
+  const std::string mark = "\xEF\xBB\xBF";
+  EXPECT_EQ(read("a.jsonl", mark + "\n{\"text\": \"a\"}\n", options(16)).size(), 1);
+  for (const char* name : {"a.jsonl", "a.csv"}) {
+    const std::string error =
+        error_of(ErrorKind::data, [&] { read(name, mark + "\n", options(16)); });
+    EXPECT_TRUE(message_of(error).ends_with(std::string(name) + " has no record")) << error;
+    EXPECT_TRUE(hint_of(error).starts_with("the file is empty; expected ")) << error;
+  }
 }
 
 TEST_F(DatasetTest, OverlappingWindowsScoreEveryTokenOnce) {

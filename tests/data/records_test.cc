@@ -204,6 +204,12 @@ TEST(Records, HintsSayWhichFieldsWouldDo) {
        "field_instruction=question field_output=answer");
   ends(hint(R"({"system_prompt": "s", "question": "a", "response": "b"})"),
        "field_instruction=question field_output=response field_system=system_prompt");
+  ends(hint(R"({"Prompt": "a", "Completion": "b"})"),
+       "field_instruction=Prompt field_output=Completion");
+  ends(hint(R"({"Question": "a", "query": "q", "ANSWER": "b"})"),
+       "field_instruction=query field_output=ANSWER");
+  ends(hint(R"({"Text": "t"})"), "field_text=Text");
+  ends(hint(R"({"Messages": [{"role": "user", "content": "a"}]})"), "field_messages=Messages");
   ends(hint(R"({"prompt": "a", "text": "t"})"), "field_text=text");
   ends(hint(R"({"dialogue": [{"role": "user", "content": "a"}]})"), "field_messages=dialogue");
   EXPECT_TRUE(hint(R"({"turns": [{"human": "a", "assistant": "b"}]})")
@@ -220,6 +226,21 @@ TEST(Records, HintsSayWhichFieldsWouldDo) {
        "field_instruction=KEY field_output=KEY, field_messages=KEY or field_text=KEY");
   EXPECT_NE(hint(R"({"messages": [{"speaker": "a"}]})").find("message_field_role"),
             std::string::npos);
+}
+
+// As Python's json writes them, whether the key is read or not.
+TEST(Records, JsonHasNoNaN) {
+  for (const auto& [json, word] :
+       {std::pair(R"({"text": "a", "score": NaN})", "NaN"),
+        std::pair(R"({"text": "a", "score": -Infinity, "other": 1})", "Infinity"),
+        std::pair("\xEF\xBB\xBF{\"score\": Infinity}", "Infinity")}) {
+    const auto error =
+        error_of(ErrorKind::data, [json = json] { parse_record(json, "a.jsonl:1"); });
+    const std::string end = fmt::format("; JSON has no {}: write null", word);
+    EXPECT_TRUE(message_of(error).ends_with(end)) << error;
+  }
+  const auto other = error_of(ErrorKind::data, [&] { parse_record("{Nan}", "a.jsonl:1"); });
+  EXPECT_EQ(other.find("JSON has no"), std::string::npos) << other;
 }
 
 // On one line or on several, of which the first is none.

@@ -101,6 +101,18 @@ TEST_F(TokenFileTest, OfOtherDataOrOptionsIsNotUsed) {
   EXPECT_EQ(read_kept(options(100)).first.size(), 21);
 }
 
+// Another library may cut the same text otherwise.
+TEST_F(TokenFileTest, IsOfTheTablesOfUnicodeThatMadeIt) {
+  write_data(2);
+  read_kept(options(100));
+  const auto file = TokenFile::open(kept_, tokenizer_.vocab_size());
+  ASSERT_TRUE(file.has_value());
+  // In a text within JSON.
+  const std::string versions = fmt::format(R"(\"unicode\":[\"{}\",\"{}\"])",
+                                           pattern_unicode_version(), nfc_unicode_version());
+  EXPECT_NE(file->trailer.find(versions), std::string::npos) << file->trailer;
+}
+
 TEST_F(TokenFileTest, OfAnotherSpecialTokenIsNotUsed) {
   write_data(4);
   using Role = int32_t TokenizerData::*;

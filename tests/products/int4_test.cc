@@ -225,16 +225,27 @@ TEST_P(Int4ProductTest, RefusesABlockThatDoesNotDivideAndLeavesTheHead) {
   const std::vector<WeightSpec> linears = {
       {"model.layers.0.mlp.down_proj.weight", 64, 172, WeightKind::linear, 0, "down_proj"},
       {"model.layers.0.mlp.up_proj.weight", 172, 64, WeightKind::linear, 0, "up_proj"},
+      {"model.layers.0.self_attn.q_proj.weight", 64, 80, WeightKind::linear, 0, "q_proj"},
+      {"model.layers.1.mlp.down_proj.weight", 64, 172, WeightKind::linear, 1, "down_proj"},
       {"lm_head.weight", 256, 64, WeightKind::linear, -1, "lm_head"}};
   const auto which = [&](const char* block, std::vector<std::string> excluded) {
     return Arithmetic(with_block(block), std::move(excluded), linears);
   };
   expect_error(ErrorKind::usage, "down_proj.weight is 172 wide", [&] { which("16", {}); });
   which("16", {"down_proj"});
+  // All of them at once, with those that are left out already.
+  const auto hint = [&](const char* block, const std::vector<std::string>& excluded) {
+    return hint_of(error_of(ErrorKind::usage, [&] { which(block, excluded); }));
+  };
+  EXPECT_TRUE(hint("16", {}).ends_with(": product_exclude=down_proj")) << hint("16", {});
+  EXPECT_TRUE(hint("64", {}).ends_with(": product_exclude=down_proj,q_proj")) << hint("64", {});
+  EXPECT_TRUE(hint("64", {"down_proj"}).ends_with(": product_exclude=down_proj,q_proj"));
+  which("64", {"down_proj", "q_proj"});
+  EXPECT_TRUE(hint("128", {}).ends_with(" that divides a width, here 4")) << hint("128", {});
   const Arithmetic all = which("auto", {});
   EXPECT_EQ(&all.product_of(linears[0]), &all.product());
   EXPECT_EQ(&all.product_of(linears[1]), &all.product());
-  EXPECT_STREQ(all.product_of(linears[2]).name(), "int8");
+  EXPECT_STREQ(all.product_of(linears[4]).name(), "int8");
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, Int4ProductTest, ::testing::ValuesIn(kInt4Modes),

@@ -174,7 +174,10 @@ TEST(Recipe, Contradictions) {
   says({"val_size=1.5"}, "val_size is 1.5, neither a fraction nor a number of examples");
   says({"eval_steps=5"}, "nothing to evaluate on");
   says({"num_train_epochs=0"}, "max_steps and num_train_epochs");
-  says({"max_steps=5", "warmup_steps=5"}, "warmup_steps 5 is not less than max_steps 5");
+  says(
+      {"max_steps=5", "warmup_steps=5"},
+      "warmup_steps 5 is not less than max_steps 5 | the learning rate would never reach its peak; "
+      "set warmup_steps to at most 4");
   says({"adam_beta2=1"}, "adam_beta2 is 1");
   says({"top_p=0"}, "top_p");
   says({"max_grad_norm=1e-50"}, "max_grad_norm is 1e-50");

@@ -1,6 +1,8 @@
 // Models that train leaves beside its result: those that merge and export write.
 #include "train/run_exports.h"
 
+#include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -227,6 +229,45 @@ TEST_F(SlowExports, CanBeInterruptedAndRepeated) {
   ASSERT_EQ(paths.size(), 1u) << "what was there already is not written again";
   EXPECT_EQ(paths[0].filename(), "model-f32");
   EXPECT_FALSE(lacks_exports(recipe, path("run")));
+}
+
+// Neither command that would write it could: the values stay what they are.
+TEST_F(SlowExports, OfAValueBeyondTheirStorageNameOnesThatHoldIt) {
+  run_text("run", over_base("method=full"));
+  std::string file = tiny_.text("run/model.safetensors");
+  uint64_t size = 0;
+  std::memcpy(&size, file.data(), sizeof(size));
+  const auto header = nlohmann::json::parse(file.substr(sizeof(size), size));
+  const auto& weight = header["model.layers.0.mlp.down_proj.weight"];
+  ASSERT_EQ(weight["dtype"], "F32");
+  const auto set = [&](float value) {
+    const size_t begin = weight["data_offsets"][0].get<size_t>();
+    std::memcpy(file.data() + sizeof(size) + size + begin, &value, sizeof(value));
+    tiny_.file("run/model.safetensors", file);
+  };
+  const auto hint = [&](const std::string& exports) {
+    const Recipe recipe = make_recipe(settings_of(
+        tiny_.settings(over_base("method=full export=" + exports + " output_dir=" + path("run")))));
+    const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
+    ProgressStyle style;
+    style.quiet = true;
+    std::string said;
+    try {
+      write_exports(recipe, files, path("run"), style, [](const WrittenExport&) {});
+    } catch (const Error& error) {
+      said = error.hint();
+    }
+    return said;
+  };
+  set(1e5f);
+  EXPECT_EQ(
+      hint("gguf:q8_0"),
+      "run the same command again, with gguf:bf16 or gguf:f32 in place of gguf:q8_0 in export");
+  EXPECT_EQ(hint("hf:f16"),
+            "run the same command again, with hf:bf16 or hf:f32 in place of hf:f16 in export");
+  EXPECT_EQ(hint("gguf:bf16,hf:f32"), "");
+  set(std::numeric_limits<float>::infinity());
+  EXPECT_EQ(hint("gguf:q8_0"), "its training went wrong, or the file is damaged");
 }
 
 }  // namespace

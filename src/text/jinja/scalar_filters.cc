@@ -115,8 +115,9 @@ Value round_filter(Runtime&, const Value& subject, const BoundArguments& argumen
   }
   const double scale = std::pow(10.0, static_cast<double>(precision));
   const double number = *to_float(subject) * scale;
-  if (method == "ceil") return std::ceil(number) / scale;
-  if (method == "floor") return std::floor(number) / scale;
+  // Python's are integers, of which none is -0.
+  if (method == "ceil") return (std::ceil(number) + 0.0) / scale;
+  if (method == "floor") return (std::floor(number) + 0.0) / scale;
   fault("round: the method \"{}\"", method);
 }
 

@@ -87,4 +87,8 @@ void normalize(std::span<const NormalizerStep> steps, TextPlace place, std::stri
   }
 }
 
+std::string nfc_unicode_version() {
+  return utf8proc_unicode_version();
+}
+
 }  // namespace jackscrew

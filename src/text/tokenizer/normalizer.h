@@ -30,4 +30,7 @@ struct NormalizerStep {
 // Applies the steps in order to `text`, which must be valid UTF-8.
 void normalize(std::span<const NormalizerStep> steps, TextPlace place, std::string& text);
 
+// The version of Unicode by which nfc composes, "15.0.0": that of the library that is loaded.
+std::string nfc_unicode_version();
+
 }  // namespace jackscrew

@@ -121,6 +121,12 @@ std::string step_pattern(const PreTokenizerStep& step) {
   return step.pattern;
 }
 
+std::string pattern_unicode_version() {
+  std::array<char, 32> text{};  // PCRE2 asks for 24
+  pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, text.data());
+  return text.data();
+}
+
 std::vector<NormalizerStep> text_changes(std::span<const PreTokenizerStep> steps) {
   using Prefix = PreTokenizerStep::Prefix;
   std::vector<NormalizerStep> changes;

@@ -42,6 +42,10 @@ std::vector<NormalizerStep> text_changes(std::span<const PreTokenizerStep> steps
 // The step's pattern as Hugging Face would write it, whatever its kind.
 std::string step_pattern(const PreTokenizerStep& step);
 
+// The version of Unicode that says to patterns which characters are letters, digits or space,
+// "14.0.0": that of the library that is loaded.
+std::string pattern_unicode_version();
+
 // The meaning of a value of `tokenizer.ggml.pre` in llama.cpp's converter.
 struct NamedPreTokenizer {
   std::string name;

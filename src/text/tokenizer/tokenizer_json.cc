@@ -14,6 +14,9 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxGrowth = 64;  // of a text by normalizers; real ones reach 4
+// Of normalizers, and of pre-tokenizers: each is a pass over the text, and each pre-tokenizer a
+// call within that of the one before. Real files reach 7.
+constexpr size_t kMaxSteps = 64;
 
 std::string type_of(const Json& object) {
   return object.at("type").get<std::string>();
@@ -98,6 +101,11 @@ void read_normalizer(const Json& step, TokenizerData& data) {
   } else {
     fail_unsupported(fmt::format("the normalizer {}", type));
   }
+}
+
+void check_step_count(size_t count, const char* what) {
+  if (count <= kMaxSteps) return;
+  fail_unsupported(fmt::format("a sequence of {} {}, more than {},", count, what, kMaxSteps));
 }
 
 // A file must not expand a text of many megabytes beyond any memory.
@@ -265,11 +273,13 @@ TokenizerData parse_tokenizer_json(std::string_view text, const std::string& fil
       }
     }
     if (!is_null(root, "normalizer")) read_normalizer(root.at("normalizer"), data);
+    check_step_count(data.normalizer.size(), "normalizers");
     check_growth(data.normalizer);
     bool byte_level = false;
     if (!is_null(root, "pre_tokenizer")) {
       read_pre_tokenizer(root.at("pre_tokenizer"), data, byte_level);
     }
+    check_step_count(data.pre_tokenizer.size(), "pre-tokenizers");
     text_changes(data.pre_tokenizer);  // refuses unsupported steps
     data.spelling = byte_level ? Spelling::byte_map : Spelling::text;
     if (!is_null(root, "decoder")) {

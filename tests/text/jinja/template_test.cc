@@ -184,6 +184,13 @@ TEST(JinjaLimits, EndInTime) {
             "2");
 }
 
+// As in Python, whose whole numbers have no -0.
+TEST(JinjaFilters, RoundUpAndDownToNoNegativeZero) {
+  EXPECT_EQ(render("{{ -0.3 | round(0, 'ceil') }} {{ -0.04 | round(1, 'ceil') }}"), "0.0 0.0");
+  EXPECT_EQ(render("{{ -0.0 | round(0, 'floor') }} {{ -0.3 | round }}"), "0.0 -0.0");
+  EXPECT_EQ(render("{{ -1.3 | round(0, 'ceil') }} {{ 1.25 | round(1, 'floor') }}"), "-1.0 1.2");
+}
+
 TEST(JinjaScopes, AreThoseOfJinja) {
   EXPECT_EQ(render("{% set x = 1 %}{% for i in [1] %}{% set x = 2 %}{{ x }}{% endfor %}{{ x }}"),
             "21");

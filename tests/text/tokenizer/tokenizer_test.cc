@@ -429,6 +429,17 @@ TEST(TokenizerJson, NamesWhatItCannotRead) {
       [{"type": "ByteLevel", "add_prefix_space": false}, {"type": "Digits"}]}})");
   refuse("\"Removed\"", R"({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a"},
       "behavior": "Removed", "invert": false}})");
+  const auto refuse_many = [&](const std::string& part, const char* section, const char* list,
+                               const char* type, int count) {
+    Json bad = good;
+    bad[section] = {{"type", "Sequence"}};
+    for (int i = 0; i < count; ++i) bad[section][list].push_back({{"type", type}});
+    expect_error(ErrorKind::model, part, [&] { parse_tokenizer_json(bad.dump(), "t.json"); });
+  };
+  refuse_many("a sequence of 60000 pre-tokenizers, more than 64, is not", "pre_tokenizer",
+              "pretokenizers", "Digits", 60000);
+  refuse_many("a sequence of 65 normalizers, more than 64, is not", "normalizer", "normalizers",
+              "NFC", 65);
   refuse("without the ByteLevel", R"({"pre_tokenizer": null})");
   refuse("post-processor BertProcessing", R"({"post_processor": {"type": "BertProcessing"}})");
   refuse("after the text", R"({"post_processor": {"type": "TemplateProcessing", "single":

@@ -145,6 +145,21 @@ void require_lanes_of(const Recipe& recipe, int ranks) {
   }
 }
 
+// Throws Error(model) where the run would train anew over weights that are there, because another
+// file of the result is gone.
+void require_writable_again(const FinishedRun& finished, const fs::path& checkpoint,
+                            const fs::path& output) {
+  if (!has_result(output)) return;
+  const std::string what = fmt::format("the result in {} is not whole: {} is missing",
+                                       output.string(), finished.missing);
+  if (!is_same_file(checkpoint, checkpoint_path(output, finished.step))) {
+    throw Error(ErrorKind::model, what,
+                "move it back, or give another output_dir; overwrite=true starts over and "
+                "replaces the result");
+  }
+  warn(fmt::format("{}; it is written again from {}", what, checkpoint.string()));
+}
+
 }  // namespace
 
 std::string how_to_go_on(const Recipe& recipe, const RunStart& start, const fs::path& checkpoint) {
@@ -260,6 +275,11 @@ RunStart find_start(Recipe recipe, const fs::path& output, int64_t total_steps,
   recipe.output_dir = output.string();
   RunStart start{wanted_checkpoint(recipe), {}};
   start.finished = check_result(recipe, start.checkpoint, total_steps, inputs);
+  start.writes_again = start.finished && !start.finished->missing.empty();
+  if (start.writes_again) {
+    require_writable_again(*start.finished, start.checkpoint, output);
+    start.finished.reset();
+  }
   if (start.finished || start.checkpoint.empty()) return start;
   const int64_t step = step_of(start.checkpoint, recipe);
   if (step > total_steps) {

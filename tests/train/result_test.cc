@@ -275,8 +275,8 @@ TEST(SlowResult, ARunThatLostPatienceSaysHowToGoOn) {
   EXPECT_TRUE(says(other, "learning_rate was 0.05 then and is 0.02 now")) << other.out;
   EXPECT_UNCHANGED(tiny, before);
   EXPECT_TRUE(says(other,
-                   "; to continue the run, change nothing but give a larger max_steps or, where it "
-                   "stopped early, early_stopping_patience"))
+                   "; to continue the run, change nothing but give a larger max_steps or "
+                   "num_train_epochs or, where it stopped early, early_stopping_patience"))
       << other.out;
   // More steps are of no use to it.
   const Outcome longer = run(tiny.train("out", settings + " max_steps=60") + " 2>&1");

@@ -162,7 +162,7 @@ DataPlace::DataPlace(fs::path path) : path_(std::move(path)), is_directory_(is_a
                                   "\"{}\", split=\"train\").to_json(\"data.jsonl\") writes a data "
                                   "set of the hub to a file",
                                   path_.string())
-                    : "check the path");
+                    : "check the path" + from_where(path_));
   }
   if (!is_directory_) return;
   for (fs::directory_iterator at(path_, error), end; !error && at != end; at.increment(error)) {

@@ -145,6 +145,23 @@ void require_lanes_of(const Recipe& recipe, int ranks) {
   }
 }
 
+// What has changed since a checkpoint, without the length: a longer run goes on from the same
+// states.
+std::vector<std::string> changes_but_length(const fs::path& checkpoint, const Recipe& recipe) {
+  std::vector<std::string> texts;
+  for (const OptionChange& change : changed_options(checkpoint, recipe.options)) {
+    if (!is_length(change.name)) texts.push_back(change.text(kCheckpointTime));
+  }
+  return texts;
+}
+
+// For a hint that asks for more steps: what the checkpoint's states may not fit then.
+std::string and_what_has_changed(const fs::path& checkpoint, const Recipe& recipe) {
+  const std::vector<std::string> changes = changes_but_length(checkpoint, recipe);
+  if (changes.empty()) return {};
+  return fmt::format(" (and {})", fmt::join(changes, ", "));
+}
+
 // Throws Error(model) where the run would train anew over weights that are there, because another
 // file of the result is gone.
 void require_writable_again(const FinishedRun& finished, const fs::path& checkpoint,
@@ -187,14 +204,10 @@ std::string hint_after_non_finite(const Recipe& recipe, int64_t updates, std::st
 }
 
 void refuse_states(const fs::path& checkpoint, const Recipe& recipe, const Error& error) {
-  std::vector<OptionChange> changes = changed_options(checkpoint, recipe.options);
-  // A longer run goes on from the same states.
-  std::erase_if(changes, [](const OptionChange& change) { return is_length(change.name); });
+  const std::vector<std::string> changes = changes_but_length(checkpoint, recipe);
   if (changes.empty()) refuse_checkpoint(checkpoint, recipe, error);
-  std::vector<std::string> texts;
-  for (const OptionChange& change : changes) texts.push_back(change.text(kCheckpointTime));
   throw Error(error.kind(), error.what(),
-              fmt::format("{}; undo that, {}", fmt::join(texts, ", "), without_it(recipe)));
+              fmt::format("{}; undo that, {}", fmt::join(changes, ", "), without_it(recipe)));
 }
 
 Recipe with_lanes(Recipe recipe, int ranks) {
@@ -286,7 +299,8 @@ RunStart find_start(Recipe recipe, const fs::path& output, int64_t total_steps,
     throw Error(ErrorKind::usage,
                 fmt::format("{} is at step {}, beyond the {} of this run",
                             start.checkpoint.string(), step, counted(total_steps, "step")),
-                fmt::format("raise max_steps, {}", without_it(recipe)));
+                fmt::format("raise max_steps{}, {}", and_what_has_changed(start.checkpoint, recipe),
+                            without_it(recipe)));
   }
   start.replaces_another = replaces_another(recipe, start.checkpoint);
   return start;

@@ -177,6 +177,7 @@ TEST(SlowResult, ACheckpointThatDoesNotFitIsLeftOut) {
   const std::string from = " resume=" + tiny.path("out/checkpoint-4").string();
   for (const auto& [change, hint] :
        {std::pair("max_steps=2", "hint: raise max_steps, or leave resume out"),
+        std::pair("max_steps=2 lora_rank=3", "is 3 now), or leave resume out"),
         std::pair("lora_rank=3", "is 3 now; undo that, or leave resume out")}) {
     const Outcome outcome =
         run(tiny.train("other", std::string("method=lora report_samples=0 ") + change + from) +

@@ -241,6 +241,13 @@ fs::path named_path(fs::path path) {
   return unknown ? path : without_slash(full);
 }
 
+std::string from_where(const fs::path& path) {
+  std::error_code unknown;
+  const fs::path here = fs::current_path(unknown);
+  if (path.is_absolute() || unknown) return {};
+  return fmt::format("; a path counts from the current directory, {}", here.string());
+}
+
 bool is_same_file(const fs::path& a, const fs::path& b) {
   std::error_code missing;
   return fs::equivalent(a, b, missing) && !missing;

@@ -89,6 +89,13 @@ OptionValue default_value(const OptionSpec& spec, size_t table) {
                ? fmt::format("write the unit: {}={}", spec.name, with_unit)
                : fmt::format("leave it out, or write a size: {}=16GiB", spec.name);
   }
+  if (spec.type == OptionType::number && text.find(',') != std::string_view::npos) {
+    std::string with_point(text);
+    with_point[text.find(',')] = '.';
+    if (is_valid_item(spec, with_point)) {
+      hint = fmt::format("write a decimal point: {}={}", spec.name, with_point);
+    }
+  }
   if (explanation != nullptr) hint = explanation;
   const bool is_bounded = spec.max < 0x1p63;  // then the error says by what
   if (spec.type == OptionType::integer && bare && *bare >= 0x1p63 && !is_bounded) {

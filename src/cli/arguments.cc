@@ -13,6 +13,7 @@
 #include "base/console.h"
 #include "base/error.h"
 #include "base/shared_names.h"
+#include "base/shell_word.h"
 #include "base/text.h"
 #include "cli/launch.h"
 #include "recipe/recipe_file.h"
@@ -93,6 +94,13 @@ void warn_of_untrained(const Recipe& recipe, const Subcommand& command) {
                    recipe.model, result_setting(run)));
 }
 
+// Whether something that was given without the name of an option is a model.
+bool is_model(const fs::path& operand) {
+  std::error_code unreachable;
+  const bool is_gguf = operand.extension() == ".gguf";
+  return fs::exists(is_gguf ? operand : operand / "config.json", unreachable);
+}
+
 }  // namespace
 
 OptionSet program_options() {
@@ -112,7 +120,8 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
     const std::string& operand = recipe.operands[max_operands];
     throw Error(
         ErrorKind::usage, fmt::format("{} does not know what to do with \"{}\"", command, operand),
-        operand == "help" ? fmt::format("jackscrew help {} shows its options", command)
+        operand == "help"   ? fmt::format("jackscrew help {} shows its options", command)
+        : is_model(operand) ? fmt::format("a model is given as model={}", shell_word(operand))
         : is_recipe_name(operand)
             ? "there can be one recipe: write the settings of both into it"
             : "options are written name=value or --name value; a recipe ends in .yaml or .yml");

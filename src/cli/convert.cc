@@ -113,6 +113,11 @@ int convert_adapter(const Recipe& recipe) {
 }
 
 int merge(const Recipe& recipe) {
+  // An adapter that is given as the model: opening it says so.
+  const bool has_model = !recipe.model.empty() && recipe.adapters.empty();
+  if (has_model && fs::exists(fs::path(recipe.model) / kAdapterConfig)) {
+    open_model(recipe.model);
+  }
   recipe.options.require("adapter", "merge");
   if (recipe.format == "gguf_adapter") {
     throw Error(ErrorKind::usage,

@@ -7,6 +7,7 @@ namespace jackscrew {
 namespace {
 
 constexpr ForeignCommand kForeignCommands[] = {
+    {"-v", "the version is shown by --version", "jackscrew --version"},
     {"fuse", "that is done by merge", "jackscrew merge model=MODEL adapter=DIR output_dir=DIR"},
     {"convert", "that is done by export", "jackscrew export model=MODEL output=FILE.gguf"},
     {"quantise gptq", "that is done by quantize",

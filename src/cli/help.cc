@@ -107,6 +107,18 @@ std::string command_help(const Subcommand& command) {
   return out;
 }
 
+std::vector<std::string> commands_with(std::string_view option) {
+  const OptionSet options = program_options();
+  const OptionValue* known = options.find(option);
+  std::vector<std::string> names;
+  if (known == nullptr) return names;
+  for (const Subcommand& command : command_table()) {
+    const std::string& title = options.tables()[known->table].title;
+    if (!command.hidden && shows(command, known->spec, title)) names.push_back(command.name);
+  }
+  return names;
+}
+
 std::string version_text() {
   std::string compiler = fmt::format("GCC {}", __VERSION__);
 #if defined(__clang__)

@@ -38,6 +38,21 @@ const Subcommand& find_command(const std::string& name) {
                       : std::string("jackscrew --help lists the commands"));
 }
 
+// `help train`: the help of one command, with nothing after its name.
+const Subcommand& command_to_explain(Arguments asked) {
+  const std::string& name = asked[0];
+  const auto with = commands_with(name);
+  if (find_subcommand(name) == nullptr && !with.empty()) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{} is an option, of {}", name, fmt::join(with, ", ")),
+                fmt::format("jackscrew help {} explains it", with.front()));
+  }
+  const Subcommand& command = find_command(name);
+  if (asked.size() == 1) return command;
+  throw Error(ErrorKind::usage, fmt::format("help does not know what to do with \"{}\"", asked[1]),
+              fmt::format("jackscrew help {}", command.name));
+}
+
 [[noreturn]] void refuse_ranks(const std::string& command) {
   throw Error(ErrorKind::usage,
               fmt::format("{} is the work of one process; {} were started together", command,
@@ -68,7 +83,8 @@ int dispatch(Arguments arguments) {
     fmt::print("{}", program_help(command_table()));
     return 0;
   }
-  const Subcommand& command = find_command(is_help ? arguments[1] : name);
+  const Subcommand& command =
+      is_help ? command_to_explain(arguments.subspan(1)) : find_command(name);
   if (is_help || asks_for_help(arguments.subspan(1))) {
     fmt::print("{}", command_help(command));
     return 0;

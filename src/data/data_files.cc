@@ -166,7 +166,7 @@ DataPlace::DataPlace(fs::path path) : path_(std::move(path)), is_directory_(is_a
                 : path_.string().find_first_of("*?") != std::string::npos
                     ? "* and ? match no files here: give their directory, or several as "
                       "a.jsonl,b.jsonl"
-                    : "check the path");
+                    : "check the path" + from_where(path_));
   }
   if (!is_directory_) return;
   for (fs::directory_iterator at(path_, error), end; !error && at != end; at.increment(error)) {

@@ -136,6 +136,12 @@ void add_text_warnings(const DatasetStats& stats, TargetUse use, bool all_read, 
         "encoding as UTF-8",
         counted(notes.zero_bytes, "byte"), notes.zero_bytes == 1 ? "is" : "are"));
   }
+  if (notes.json_lines > 0) {
+    to.push_back(fmt::format(
+        "{} like JSON Lines and {} read as plain text: name files of records .jsonl",
+        counted(notes.json_lines, ".txt file") + (notes.json_lines == 1 ? " looks" : " look"),
+        notes.json_lines == 1 ? "is" : "are"));
+  }
 }
 
 }  // namespace

@@ -112,6 +112,7 @@ void for_each_count(Stats& stats, const Use& use) {
   use("not_utf8", stats.notes.not_utf8);
   use("without_token", stats.notes.without_token);
   use("zero_bytes", stats.notes.zero_bytes);
+  use("json_lines", stats.notes.json_lines);
 }
 
 Json fields_of(const RecordFields& fields) {

@@ -1,6 +1,7 @@
 #include "data/example.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <span>
 
 #include "base/error.h"
@@ -29,6 +30,11 @@ void note_other_bytes(const Tokenizer& tokenizer, std::string_view text, RecordN
     }
     at += length;
   }
+}
+
+// Whether the first line is an object of JSON, as in a file of records with another name.
+bool begins_as_json_lines(std::string_view text) {
+  return text.starts_with('{') && nlohmann::json::accept(text.substr(0, text.find('\n')));
 }
 
 Example from_chat(const Tokenizer& tokenizer, const RenderedChat& chat) {
@@ -74,6 +80,7 @@ RecordNotes& RecordNotes::operator+=(const RecordNotes& other) {
   not_utf8 += other.not_utf8;
   without_token += other.without_token;
   zero_bytes += other.zero_bytes;
+  json_lines += other.json_lines;
   for (const auto& [field, records] : other.named_fields) named_fields[field] += records;
   for (const auto& [text, records] : other.unread) unread[text] += records;
   return *this;
@@ -138,6 +145,7 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
     example.notes.empty = has_empty_text(record) ? 1 : 0;
     note_other_bytes(tokenizer, document.text, example.notes);
     count_zeros(document.text);
+    example.notes.json_lines = document.begins && begins_as_json_lines(document.text) ? 1 : 0;
   }
   example.notes.zero_bytes = zero_bytes;
   if (options.train_on_inputs) {

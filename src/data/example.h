@@ -24,6 +24,7 @@ struct RecordNotes {
   int64_t not_utf8 = 0;            // bytes of .txt files that belong to no character
   int64_t without_token = 0;       // those of them that the tokenizer has no token for
   int64_t zero_bytes = 0;          // of texts: in UTF-8, NUL, which no text has
+  int64_t json_lines = 0;          // .txt files that begin with a line of JSON Lines
   RecordCounts named_fields = {};  // see ParsedRecord
   RecordCounts unread = {};        // the same
 

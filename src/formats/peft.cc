@@ -185,7 +185,7 @@ PeftAdapter read_peft_adapter(const fs::path& directory) {
   const fs::path weights = directory / kPeftWeightsFile;
   if (!fs::exists(directory)) {
     throw Error(ErrorKind::model, fmt::format("adapter {} does not exist", directory.string()),
-                "check the path");
+                "check the path" + from_where(directory));
   }
   if (!fs::is_directory(directory)) refuse_file(directory);
   if (!fs::exists(config)) refuse_without_config(directory);

@@ -116,10 +116,16 @@ void take_tokenizer_of(ModelFiles& files, const fs::path& directory) {
 void refuse_adapter(const fs::path& directory) {
   if (!fs::exists(directory / kAdapterConfig)) return;
   const std::string base = peft_base_model(directory);
-  throw Error(ErrorKind::model, fmt::format("{} is an adapter, not a model", directory.string()),
-              fmt::format("give the model that it belongs to as well: model={} adapter={}",
-                          base.empty() ? "MODEL" : shell_word(base),
-                          shell_word(list_item(directory.string()))));
+  std::error_code unreachable;
+  // As it was named where the adapter was trained.
+  const bool is_elsewhere =
+      !base.empty() && fs::path(base).is_relative() && !fs::exists(base, unreachable);
+  throw Error(
+      ErrorKind::model, fmt::format("{} is an adapter, not a model", directory.string()),
+      fmt::format("give the model that it belongs to as well{}: model={} adapter={}",
+                  is_elsewhere ? "; its path is as it was where the adapter was trained" : "",
+                  base.empty() ? "MODEL" : shell_word(base),
+                  shell_word(list_item(directory.string()))));
 }
 
 // Whether a directory has weights beside those of an adapter.
@@ -145,7 +151,8 @@ bool has_model_weights(const fs::path& directory) {
   throw Error(ErrorKind::model, fmt::format("model {} does not exist", model),
               nearest ? fmt::format("did you mean the shape {}?", *nearest)
                       : "give a Hugging Face directory, a GGUF file, a config.json or a shape "
-                        "such as llama-60m");
+                        "such as llama-60m" +
+                            from_where(model));
 }
 
 [[noreturn]] void refuse_without_config(const fs::path& directory) {

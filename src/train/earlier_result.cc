@@ -10,10 +10,13 @@
 #include "base/shell_word.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
+#include "formats/peft.h"
 #include "report/event_log.h"
 #include "session/place.h"
+#include "session/plan.h"
 #include "train/output_dir.h"
 #include "train/resume.h"
+#include "train/run_exports.h"
 #include "train/run_watch.h"
 
 namespace jackscrew {
@@ -88,13 +91,14 @@ bool is_of_states(const OptionSet& options, const std::string& option) {
 // What differs between the run that a directory is of, an output_dir or a checkpoint, and a recipe.
 struct Changes {
   std::vector<std::string> texts;
-  bool is_same_run = true;     // but for its length
-  bool has_its_states = true;  // which are then a beginning for this run, too
+  bool is_same_run = true;            // but for its length
+  bool has_its_states = true;         // which are then a beginning for this run, too
+  ErrorKind kind = ErrorKind::usage;  // of the error that names them
 };
 
 Changes changes_since(const fs::path& directory, const Recipe& recipe) {
   if (!fs::exists(directory / kRecipeName))
-    return {{fmt::format("its {} is missing", kRecipeName)}, false, false};
+    return {{fmt::format("its {} is missing", kRecipeName)}, false, false, ErrorKind::usage};
   Changes changes;
   for (const OptionChange& change : changed_options(directory, recipe.options)) {
     changes.texts.push_back(change.text("then"));
@@ -115,16 +119,16 @@ std::string or_from_its_end(const Recipe& recipe, int64_t step, int64_t total_st
   }
   const bool may = changes.has_its_states && total_steps > step;
   return fmt::format(
-      "{}; to continue the run, change nothing but give a larger max_steps or, where it stopped "
-      "early, early_stopping_patience",
+      "{}; to continue the run, change nothing but give a larger max_steps or num_train_epochs or, "
+      "where it stopped early, early_stopping_patience",
       may ? fmt::format(", or with resume={} continues from its end", shell_word(its_end.string()))
           : "");
 }
 
 // Throws: the result in output_dir, of a run of so many steps, is another one.
 [[noreturn]] void refuse_finished(const Recipe& recipe, int64_t step, int64_t total_steps,
-                                  ErrorKind kind, const Changes& changes) {
-  throw Error(kind,
+                                  const Changes& changes) {
+  throw Error(changes.kind,
               fmt::format("output_dir {} holds the result of a finished run of {}: {}",
                           recipe.output_dir, counted(step, "step"), fmt::join(changes.texts, ", ")),
               fmt::format("give another output_dir; {}{}", anew(recipe),
@@ -143,6 +147,40 @@ bool is_left_elsewhere(const Recipe& recipe, const RunInputs& begun, const Chang
          read_checkpoint_info(checkpoint).data == inputs.data;
 }
 
+// What differs between the finished run in output_dir and this one, with what both read.
+Changes changes_since_end(const Recipe& recipe, const LoggedRun& ended, const RunInputs& inputs) {
+  Changes changes = changes_since(recipe.output_dir, recipe);
+  const auto compare = [&](const char* what, const std::string& then, const std::string& now,
+                           ErrorKind kind_of_it) {
+    if (then.empty() || then == now) return;
+    if (changes.is_same_run) changes.kind = kind_of_it;
+    changes.is_same_run = false;
+    changes.texts.push_back(fmt::format("the {} {} then and {} now", what, then, now));
+  };
+  compare("data were", ended.inputs.data, inputs.data, ErrorKind::data);
+  compare("model had", ended.inputs.model, inputs.model, ErrorKind::model);
+  // With other held-out data another evaluation may be the best, and the run may stop elsewhere. A
+  // longer run may continue: only its own evaluations are compared.
+  const std::string& held_out = ended.inputs.held_out;
+  if (evaluations_decide(recipe.options) && !held_out.empty() && held_out != inputs.held_out) {
+    if (changes.texts.empty()) changes.kind = ErrorKind::data;
+    changes.texts.push_back(
+        fmt::format("the held-out data were {} then and {} now", held_out, inputs.held_out));
+  }
+  return changes;
+}
+
+// What the evaluations of the finished run say of this one: only of its patience.
+RunWatch watch_of(const Recipe& recipe, const LoggedRun& ended, const RunInputs& inputs) {
+  RunWatch watch(recipe.watch);
+  const std::string& held_out = ended.inputs.held_out;
+  const bool comparable = held_out.empty() || held_out == inputs.held_out;
+  if (comparable && recipe.watch.early_stopping_patience > 0) {
+    watch.replay(fs::path(recipe.output_dir) / kLogName);
+  }
+  return watch;
+}
+
 // Returns a value if this recipe's run has ended and nothing is left to do, nullopt if it may
 // continue: where it is the same run, only longer. Throws where the result is another run's, and
 // where early stopping would end the longer one at once.
@@ -153,36 +191,17 @@ std::optional<FinishedRun> check_finished(const Recipe& recipe, const LoggedRun&
   const int64_t step = ended.ended_after.value();
   const fs::path its_end = checkpoint_path(output, step);
   const bool can_go_on = is_checkpoint(its_end);
-  Changes changes = changes_since(output, recipe);
-  ErrorKind kind = ErrorKind::usage;
-  const auto compare = [&](const char* what, const std::string& then, const std::string& now,
-                           ErrorKind kind_of_it) {
-    if (then.empty() || then == now) return;
-    if (changes.is_same_run) kind = kind_of_it;
-    changes.is_same_run = false;
-    changes.texts.push_back(fmt::format("the {} {} then and {} now", what, then, now));
-  };
-  compare("data were", ended.inputs.data, inputs.data, ErrorKind::data);
-  compare("model had", ended.inputs.model, inputs.model, ErrorKind::model);
-  // With other held-out data another evaluation may be the best, and the run may stop elsewhere. A
-  // longer run may continue: only its own evaluations are compared.
-  const std::string& held_out = ended.inputs.held_out;
-  if (evaluations_decide(recipe.options) && !held_out.empty() && held_out != inputs.held_out) {
-    if (changes.texts.empty()) kind = ErrorKind::data;
-    changes.texts.push_back(
-        fmt::format("the held-out data were {} then and {} now", held_out, inputs.held_out));
-  }
-  RunWatch watch(recipe.watch);
-  const bool comparable = held_out.empty() || held_out == inputs.held_out;
-  // Only its patience is asked for below.
-  if (comparable && recipe.watch.early_stopping_patience > 0) watch.replay(output / kLogName);
+  Changes changes = changes_since_end(recipe, ended, inputs);
+  const RunWatch watch = watch_of(recipe, ended, inputs);
   const bool did_all = step >= total_steps;
   if (changes.texts.empty() && (did_all || watch.out_of_patience())) {
     const std::string more = !did_all ? "give a larger early_stopping_patience"
                              : watch.out_of_patience()
                                  ? "give a larger max_steps and a larger early_stopping_patience"
                                  : "give a larger max_steps or num_train_epochs";
-    return FinishedRun{step, can_go_on ? more : train_on(output)};
+    const char* described_by = makes_adapter(recipe) ? kAdapterConfig : "config.json";
+    return FinishedRun{step, can_go_on ? more : train_on(output),
+                       fs::exists(output / described_by) ? "" : described_by};
   }
   // Its recipe is there, but nothing in the log: killed as it began.
   if (changes.texts.empty()) {
@@ -199,7 +218,42 @@ std::optional<FinishedRun> check_finished(const Recipe& recipe, const LoggedRun&
                             output.string(), counted(step, "step"), watch.why_stopped()),
                 "give a larger early_stopping_patience");
   }
-  refuse_finished(recipe, step, total_steps, kind, changes);
+  refuse_finished(recipe, step, total_steps, changes);
+}
+
+// What output_dir is, if its log or its exports are left of a result whose weights are gone.
+std::string left_of_result(const fs::path& output, const LoggedRun& logged) {
+  if (logged.ended_after)
+    return fmt::format("is of a finished run of {}", counted(*logged.ended_after, "step"));
+  return has_exports(output) ? "has exports of a result" : "";
+}
+
+// Throws where another run would take the place of what is left of a result, unless it goes on from
+// a checkpoint there.
+void refuse_to_lose(const Recipe& recipe, const std::string& left, const Changes& changes,
+                    const fs::path& checkpoint) {
+  if (changes.texts.empty() || lies_in(checkpoint, recipe.output_dir)) return;
+  throw Error(changes.kind,
+              fmt::format("output_dir {} {} whose weights are gone: {}", recipe.output_dir, left,
+                          fmt::join(changes.texts, ", ")),
+              fmt::format("give another output_dir, or move the weights back; {}", anew(recipe)));
+}
+
+// Returns a value if this run writes the result again whose weights are gone; as it is the same
+// run, to the same step.
+std::optional<FinishedRun> check_lost(const Recipe& recipe, const LoggedRun& logged,
+                                      const fs::path& checkpoint, int64_t total_steps,
+                                      const RunInputs& inputs) {
+  const std::string left = left_of_result(recipe.output_dir, logged);
+  if (left.empty()) return std::nullopt;
+  const Changes changes = changes_since_end(recipe, logged, inputs);
+  refuse_to_lose(recipe, left, changes, checkpoint);
+  if (!logged.ended_after || !changes.texts.empty()) return std::nullopt;
+  const bool is_its_own = checkpoint.empty() || lies_in(checkpoint, recipe.output_dir);
+  const bool ends_there =
+      *logged.ended_after >= total_steps || watch_of(recipe, logged, inputs).out_of_patience();
+  if (!is_its_own || !ends_there) return std::nullopt;
+  return FinishedRun{*logged.ended_after, "", "its weights"};
 }
 
 // Throws Error(usage) where this run would replace a result although it is not the one that goes on
@@ -242,24 +296,32 @@ void refuse_to_replace(const Recipe& recipe, const LoggedRun& logged, const Chan
 
 void refuse_other_result(const Recipe& recipe, const fs::path& checkpoint) {
   const fs::path output = recipe.output_dir;
-  if (recipe.overwrite || !has_result(output)) return;
+  if (recipe.overwrite) return;
+  const LoggedRun logged = logged_run(output);
+  const bool has_weights = has_result(output);
+  const std::string left = left_of_result(output, logged);
+  if (!has_weights && left.empty()) return;
   const Changes changes = changes_since(output, recipe);
   if (changes.texts.empty()) return;
-  const LoggedRun logged = logged_run(output);
+  if (!has_weights) {
+    if (!changes.is_same_run) refuse_to_lose(recipe, left, changes, checkpoint);
+    return;
+  }
   // With num_train_epochs, max_steps is 0 here: the steps are known only after the data are read.
   if (!logged.ended_after) {
     // The options alone already make this another run.
     refuse_to_replace(recipe, logged, changes, checkpoint, recipe.max_steps, {});
   } else if (!changes.is_same_run) {
-    refuse_finished(recipe, *logged.ended_after, recipe.max_steps, ErrorKind::usage, changes);
+    refuse_finished(recipe, *logged.ended_after, recipe.max_steps, changes);
   }
 }
 
 std::optional<FinishedRun> check_result(const Recipe& recipe, const fs::path& checkpoint,
                                         int64_t total_steps, const RunInputs& inputs) {
   const fs::path output = recipe.output_dir;
-  if (recipe.overwrite || !has_result(output)) return std::nullopt;
+  if (recipe.overwrite) return std::nullopt;
   const LoggedRun logged = logged_run(output);
+  if (!has_result(output)) return check_lost(recipe, logged, checkpoint, total_steps, inputs);
   if (logged.ended_after) return check_finished(recipe, logged, checkpoint, total_steps, inputs);
   refuse_to_replace(recipe, logged, changes_since(output, recipe), checkpoint, total_steps, inputs);
   return std::nullopt;

@@ -11,23 +11,24 @@
 
 namespace jackscrew {
 
-// A complete result of this very recipe: nothing is left to do.
+// A result of this very recipe: nothing is left to do if it is complete.
 struct FinishedRun {
   int64_t step = 0;           // its last
   std::string continue_hint;  // a hint: how its training can be continued
+  std::string missing = {};   // what of its files is gone; empty: it is complete
 };
 
 // Throws Error(usage) as check_result() does where the recipe alone tells that it would: before the
 // data are read, whose tokens may replace those that another run keeps in output_dir.
 void refuse_other_result(const Recipe& recipe, const fs::path& checkpoint);
 
-// Returns a value if this recipe's run has ended and nothing is left to do. nullopt where
-// output_dir has no result, or where the run may replace it: with overwrite=true, or as the run
-// that made it, which continues to a later step from the checkpoint of its end. Either may have
-// been interrupted before, and then resumes from its own checkpoint. `checkpoint` is what the run
-// would continue from, empty: step 0. Throws Error(usage) where it would replace another result, or
-// where early stopping would end the longer run at once, Error(data) or Error(model) where the run
-// differs in these alone.
+// Returns a value if this recipe's run has ended. nullopt where output_dir has no result and
+// nothing is left of one whose weights are gone, or where the run may replace it: with
+// overwrite=true, or as the run that made it, which continues to a later step from the checkpoint
+// of its end. Either may have been interrupted before, and then resumes from its own checkpoint.
+// `checkpoint` is what the run would continue from, empty: step 0. Throws Error(usage) where it
+// would replace another result, or where early stopping would end the longer run at once,
+// Error(data) or Error(model) where the run differs in these alone.
 std::optional<FinishedRun> check_result(const Recipe& recipe, const fs::path& checkpoint,
                                         int64_t total_steps, const RunInputs& inputs);
 

@@ -177,11 +177,20 @@ bool lacks_exports(const Recipe& recipe, const fs::path& output_dir) {
       recipe.exports, [&](const RunExport& wanted) { return !is_written(wanted, output_dir); });
 }
 
+bool has_exports(const fs::path& output_dir) {
+  return std::ranges::any_of(
+      entries_of(exports_directory(output_dir)),
+      [](const fs::directory_entry& entry) { return is_export(entry.path()); });
+}
+
 void remove_exports(const fs::path& output_dir) {
   const fs::path exports = exports_directory(output_dir);
   for (const fs::directory_entry& entry : entries_of(exports)) {
     const fs::path& path = entry.path();
-    if (is_export(path)) remove_model(path);
+    if (is_export(path)) {
+      remove_model(path);
+      warn(fmt::format("removed {}: a model of the earlier result", path.string()));
+    }
     if (path.extension() == kTemporarySuffix && is_export(path.stem())) remove_tree(path);
   }
   std::error_code not_empty;

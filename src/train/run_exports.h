@@ -32,7 +32,11 @@ FileSizes export_sizes(const Recipe& recipe, const ModelFiles& files,
 // Whether output_dir, which holds the result, lacks one of them.
 bool lacks_exports(const Recipe& recipe, const fs::path& output_dir);
 
-// Removes the models that an earlier run has exported, and what it left half-written.
+// Whether it holds models that a run has exported.
+bool has_exports(const fs::path& output_dir);
+
+// Removes the models that an earlier run has exported, and what it left half-written. Warns of the
+// models.
 void remove_exports(const fs::path& output_dir);
 
 struct WrittenExport {

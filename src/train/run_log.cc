@@ -85,7 +85,7 @@ void RunLog::introduce(int64_t first, const fs::path& output) {
                   recipe.options.text("lr_scheduler_type"),
                   counted(schedule.warmup_steps, "step")));
   if (first == schedule.total_steps) {
-    say("          all of them are done; the result is written");
+    say("          all of them are done; the result is written now");
   }
   warn_of_disk(output);
   log_start(first, trained);

@@ -145,6 +145,38 @@ void require_lanes_of(const Recipe& recipe, int ranks) {
   }
 }
 
+// What has changed since a checkpoint, without the length: a longer run goes on from the same
+// states.
+std::vector<std::string> changes_but_length(const fs::path& checkpoint, const Recipe& recipe) {
+  std::vector<std::string> texts;
+  for (const OptionChange& change : changed_options(checkpoint, recipe.options)) {
+    if (!is_length(change.name)) texts.push_back(change.text(kCheckpointTime));
+  }
+  return texts;
+}
+
+// For a hint that asks for more steps: what the checkpoint's states may not fit then.
+std::string and_what_has_changed(const fs::path& checkpoint, const Recipe& recipe) {
+  const std::vector<std::string> changes = changes_but_length(checkpoint, recipe);
+  if (changes.empty()) return {};
+  return fmt::format(" (and {})", fmt::join(changes, ", "));
+}
+
+// Throws Error(model) where the run would train anew over weights that are there, because another
+// file of the result is gone.
+void require_writable_again(const FinishedRun& finished, const fs::path& checkpoint,
+                            const fs::path& output) {
+  if (!has_result(output)) return;
+  const std::string what = fmt::format("the result in {} is not whole: {} is missing",
+                                       output.string(), finished.missing);
+  if (!is_same_file(checkpoint, checkpoint_path(output, finished.step))) {
+    throw Error(ErrorKind::model, what,
+                "move it back, or give another output_dir; overwrite=true starts over and "
+                "replaces the result");
+  }
+  warn(fmt::format("{}; it is written again from {}", what, checkpoint.string()));
+}
+
 }  // namespace
 
 std::string how_to_go_on(const Recipe& recipe, const RunStart& start, const fs::path& checkpoint) {
@@ -172,14 +204,10 @@ std::string hint_after_non_finite(const Recipe& recipe, int64_t updates, std::st
 }
 
 void refuse_states(const fs::path& checkpoint, const Recipe& recipe, const Error& error) {
-  std::vector<OptionChange> changes = changed_options(checkpoint, recipe.options);
-  // A longer run goes on from the same states.
-  std::erase_if(changes, [](const OptionChange& change) { return is_length(change.name); });
+  const std::vector<std::string> changes = changes_but_length(checkpoint, recipe);
   if (changes.empty()) refuse_checkpoint(checkpoint, recipe, error);
-  std::vector<std::string> texts;
-  for (const OptionChange& change : changes) texts.push_back(change.text(kCheckpointTime));
   throw Error(error.kind(), error.what(),
-              fmt::format("{}; undo that, {}", fmt::join(texts, ", "), without_it(recipe)));
+              fmt::format("{}; undo that, {}", fmt::join(changes, ", "), without_it(recipe)));
 }
 
 Recipe with_lanes(Recipe recipe, int ranks) {
@@ -262,13 +290,19 @@ RunStart find_start(Recipe recipe, const fs::path& output, int64_t total_steps,
   recipe.output_dir = output.string();
   RunStart start{wanted_checkpoint(recipe), {}};
   start.finished = check_result(recipe, start.checkpoint, total_steps, inputs);
+  start.writes_again = start.finished && !start.finished->missing.empty();
+  if (start.writes_again) {
+    require_writable_again(*start.finished, start.checkpoint, output);
+    start.finished.reset();
+  }
   if (start.finished || start.checkpoint.empty()) return start;
   const int64_t step = step_of(start.checkpoint, recipe);
   if (step > total_steps) {
     throw Error(ErrorKind::usage,
                 fmt::format("{} is at step {}, beyond the {} of this run",
                             start.checkpoint.string(), step, counted(total_steps, "step")),
-                fmt::format("raise max_steps, {}", without_it(recipe)));
+                fmt::format("raise max_steps{}, {}", and_what_has_changed(start.checkpoint, recipe),
+                            without_it(recipe)));
   }
   start.replaces_another = replaces_another(recipe, start.checkpoint);
   return start;

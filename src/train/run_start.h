@@ -40,8 +40,10 @@ Error lost_after_the_result(const Error& lost, const Recipe& recipe, const fs::p
 Schedule run_schedule(const Recipe& recipe, int64_t total_steps);
 
 struct RunStart {
-  fs::path checkpoint;  // to continue from; empty: step 0
-  std::optional<FinishedRun> finished;
+  fs::path checkpoint;                  // to continue from; empty: step 0
+  std::optional<FinishedRun> finished;  // complete
+  // It had ended, and files of its result are gone: it writes the same ones again.
+  bool writes_again = false;
   // output_dir belongs to another run than the checkpoint; its log and checkpoints are replaced.
   bool replaces_another = false;
 };
@@ -56,8 +58,9 @@ void refuse_other_recipe(const Recipe& recipe);
 // from the checkpoint of its end. Either may have been interrupted before, and then resumes from
 // its own checkpoint. Throws Error(usage) where another result would be replaced, Error(data) or
 // Error(model) where that differs in these alone, or where the run would go on from a checkpoint of
-// elsewhere in the log of another; Error(model) where the checkpoint cannot be used, and
-// Error(usage) where it is beyond the run's last step.
+// elsewhere in the log of another; Error(model) where the checkpoint cannot be used, or a
+// file of the result is gone that only a new training would bring back; and Error(usage) where it
+// is beyond the run's last step.
 RunStart find_start(Recipe recipe, const fs::path& output, int64_t total_steps,
                     const RunInputs& inputs);
 

@@ -424,7 +424,7 @@ class Trainer {
   void write_result(int64_t done) try {
     write_patiently(
         console_, "the result", *claim_,
-        [&] { jackscrew::write_result(*crew_, files_, tokenizer_, format_, claim_->path()); },
+        [&] { jackscrew::write_result(*crew_, files_, tokenizer_, format_, *claim_, start_); },
         [&] { try_to_save(done); });
   } catch (const Error& error) {
     if (!may_save_after(error)) throw;

@@ -77,6 +77,34 @@ TEST(Program, SaysWhatIsNotThereYet) {
           "load_dataset(\"tatsu-lab/alpaca\"");
 }
 
+// What a first hour brings forth.
+TEST(Program, WhatIsNearlyRightIsExplained) {
+  const auto refused = [](const std::string& arguments, int code, const std::string& what,
+                          const std::string& hint) {
+    expect_refused(run(arguments + kErrorsOnly), code, {what, "hint: ", hint});
+  };
+  refused("-v", 2, "the version is shown by --version", "jackscrew --version");
+  refused("help lora_rank", 2, "lora_rank is an option, of train, ", "jackscrew help train");
+  refused("help train extra", 2, "does not know what to do with \"extra\"", "jackscrew help train");
+  refused("train learning_rate=0,0001", 2, "learning_rate is \"0,0001\"",
+          "hint: write a decimal point: learning_rate=0.0001");
+  const std::string model = golden_model("gqa_tied"), adapter = golden_model("lora");
+  refused("chat " + model, 2, "chat does not know what to do with", "model=" + model);
+  refused("merge output=x.gguf model=" + adapter, 5, adapter + " is an adapter, not a model",
+          "give the model that it belongs to as well");
+  const std::string here = "a path counts from the current directory, /";
+  refused("plan model=nowhere.gguf", 5, "model nowhere.gguf does not exist", here);
+  refused("data preview data=nowhere.jsonl", 4, "nowhere.jsonl does not exist", here);
+  // An adapter that was trained in another directory, over a model beside it.
+  const TemporaryDirectory directory("jackscrew_moved_adapter");
+  nlohmann::json config =
+      nlohmann::json::parse(read_text(fs::path(adapter) / "adapter_config.json"));
+  config["base_model_name_or_path"] = "base.gguf";
+  directory.file("adapter_config.json", config.dump());
+  refused("plan model=" + directory.path().string(), 5, "is an adapter, not a model",
+          "its path is as it was where the adapter was trained: model=base.gguf");
+}
+
 TEST(Program, QloraIsLoraOverFourBits) {
   const std::string recipe = run("train --print_config method=qlora").out;
   for (const char* line : {"learner: lora ", "storage: nf4 ", "learning_rate: 2e-4 "}) {

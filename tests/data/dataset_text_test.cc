@@ -105,6 +105,17 @@ TEST_F(DatasetTest, AMarkOfByteOrderAloneIsABlankLine) {
   }
 }
 
+TEST_F(DatasetTest, RecordsUnderTheNameOfATextAreWarnedOf) {
+  const auto warned = [&](const std::string& text) {
+    return data_warnings(read("a.txt", text, options(16)).stats());
+  };
+  const std::vector<std::string> json_lines{
+      "1 .txt file looks like JSON Lines and is read as plain text: name files of records .jsonl"};
+  EXPECT_EQ(warned("{\"text\": \"one\"}\r\n{\"text\": \"two\"}\n"), json_lines);
+  EXPECT_EQ(warned("{\"text\": \"one\"}"), json_lines);
+  EXPECT_TRUE(warned("{a brace} and more\n{\"text\": \"two\"}\n").empty());
+}
+
 TEST_F(DatasetTest, OverlappingWindowsScoreEveryTokenOnce) {
   std::string text;
   for (int i = 0; i < 40; ++i) text += "the cat sat ";

@@ -1,4 +1,7 @@
 // What a run finds in its output_dir that was killed as it began or ended, through the program.
+#include <fmt/format.h>
+
+#include "tests/cli/expect_refused.h"
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -69,6 +72,53 @@ TEST(SlowEarlierResult, FilesThatAnotherPathLeadsToAreTheSame) {
   EXPECT_NE(again.out.find("nothing to do"), std::string::npos) << again.out;
   const Outcome other = run(tiny.train("out", settings + " data=" + tiny.eval_data()) + " 2>&1");
   EXPECT_EQ(other.exit_code, 2) << other.out;
+}
+
+// Its log and exports may be all that is left of it.
+TEST(SlowEarlierResult, AFinishedRunWhoseWeightsAreGoneIsNotReplaced) {
+  const TinyRun tiny("lost_weights");
+  for (const char* method : {"full", "lora"}) {
+    const std::string settings = fmt::format("overwrite=true max_steps=2 method={} ", method);
+    tiny.must_train("out", settings);
+    tiny.lose_result("out");
+    const auto before = contents(tiny.path("out"));
+    for (const char* change : {"learning_rate=0.03", "max_steps=3", "max_samples=30"}) {
+      const Outcome other =
+          run(tiny.train("out", settings + "overwrite=false " + change) + kErrorsOnly);
+      expect_refused(other, 2,
+                     {"is of a finished run of 2 steps whose weights are gone: ",
+                      "hint: give another output_dir, or move the weights back"});
+      EXPECT_TRUE(contents(tiny.path("out")) == before) << change;
+    }
+    // Its own recipe writes it again.
+    tiny.must_train("out", settings + "overwrite=false");
+  }
+}
+
+TEST(SlowEarlierResult, AFileThatIsMissingBesideTheWeightsIsWrittenAgain) {
+  const TinyRun tiny("not_whole");
+  for (const auto& [method, file] :
+       {std::pair("full", "config.json"), std::pair("lora", "adapter_config.json")}) {
+    const std::string settings = fmt::format("max_steps=2 method={} ", method);
+    const std::string output = std::string("out_") + method;
+    tiny.must_train(output, settings + "save_steps=2");
+    const std::string text = tiny.text(output + "/" + file);
+    fs::remove(tiny.path(output) / file);
+    const Outcome again = run(tiny.train(output, settings) + kErrorsOnly);
+    EXPECT_EQ(again.exit_code, 0) << again.out;
+    EXPECT_NE(
+        again.out.find(fmt::format("is not whole: {} is missing; it is written again from ", file)),
+        std::string::npos)
+        << again.out;
+    EXPECT_EQ(tiny.text(output + "/" + file), text);
+    // Without the checkpoint of its end it would be trained anew, over weights that are there.
+    fs::remove(tiny.path(output) / file);
+    fs::remove_all(tiny.path(output + "/checkpoint-2"));
+    const auto before = contents(tiny.path(output));
+    expect_refused(run(tiny.train(output, settings) + kErrorsOnly), 5,
+                   {std::string("is not whole: ") + file + " is missing", "hint: move it back"});
+    EXPECT_TRUE(contents(tiny.path(output)) == before);
+  }
 }
 
 }  // namespace

@@ -106,6 +106,38 @@ TEST_F(SlowExports, GoWithTheirResult) {
   EXPECT_FALSE(exists("run/exports"));
 }
 
+// They may be all that is left of it.
+TEST_F(SlowExports, AreKeptWhereTheSameResultIsWrittenAgain) {
+  for (const char* saving : {"save_steps=0 ", "save_steps=2 "}) {
+    const std::string settings = lora(std::string("lr_scheduler_type=constant ") + saving);
+    run_text("run", settings + "overwrite=true export=gguf:f32");
+    const std::string exported = tiny_.text("run/exports/model-f32.gguf");
+    tiny_.lose_result("run");
+    const std::string said = run_text("run", settings);
+    EXPECT_EQ(said.find("removed "), std::string::npos) << said;
+    EXPECT_TRUE(exists("run/adapter_model.safetensors"));
+    EXPECT_TRUE(exists("run/exports/model-f32.gguf") &&
+                exported == tiny_.text("run/exports/model-f32.gguf"));
+    const std::string another = run_text("run", settings + "seed=3 overwrite=true");
+    EXPECT_NE(another.find("removed " + path("run/exports/model-f32.gguf") +
+                           ": a model of the earlier result"),
+              std::string::npos)
+        << another;
+  }
+}
+
+TEST_F(SlowExports, AreNotReplacedWhereTheyAreAllThatIsLeft) {
+  run_text("run", lora("export=gguf:f32"));
+  tiny_.lose_result("run");
+  // As if the run had been killed while it wrote its result again.
+  const std::string log = tiny_.text("run/train_log.jsonl");
+  tiny_.file("run/train_log.jsonl", log.substr(0, log.find('\n') + 1));
+  const auto before = contents(path("run"));
+  expect_refused(run(tiny_.train("run", lora("seed=3")) + kErrorsOnly), 2,
+                 {"has exports of a result whose weights are gone: seed was "});
+  EXPECT_TRUE(contents(path("run")) == before);
+}
+
 // What others have put there stays, and a model that would replace it is not written.
 TEST_F(SlowExports, LeaveFilesOfOthers) {
   const std::string settings = lora("lr_scheduler_type=constant save_steps=2 ");

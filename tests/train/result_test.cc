@@ -177,6 +177,7 @@ TEST(SlowResult, ACheckpointThatDoesNotFitIsLeftOut) {
   const std::string from = " resume=" + tiny.path("out/checkpoint-4").string();
   for (const auto& [change, hint] :
        {std::pair("max_steps=2", "hint: raise max_steps, or leave resume out"),
+        std::pair("max_steps=2 lora_rank=3", "is 3 now), or leave resume out"),
         std::pair("lora_rank=3", "is 3 now; undo that, or leave resume out")}) {
     const Outcome outcome =
         run(tiny.train("other", std::string("method=lora report_samples=0 ") + change + from) +
@@ -275,8 +276,8 @@ TEST(SlowResult, ARunThatLostPatienceSaysHowToGoOn) {
   EXPECT_TRUE(says(other, "learning_rate was 0.05 then and is 0.02 now")) << other.out;
   EXPECT_UNCHANGED(tiny, before);
   EXPECT_TRUE(says(other,
-                   "; to continue the run, change nothing but give a larger max_steps or, where it "
-                   "stopped early, early_stopping_patience"))
+                   "; to continue the run, change nothing but give a larger max_steps or "
+                   "num_train_epochs or, where it stopped early, early_stopping_patience"))
       << other.out;
   // More steps are of no use to it.
   const Outcome longer = run(tiny.train("out", settings + " max_steps=60") + " 2>&1");

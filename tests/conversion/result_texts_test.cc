@@ -44,15 +44,15 @@ constexpr const char* kShape = R"({
 TEST(ResultTexts, AreThoseThatWereRead) {
   const TemporaryDirectory directory("jackscrew_read_texts");
   const std::string config = directory.file("config.json", kShape);
-  const std::string json = to_tokenizer_json(byte_tokenizer());
-  directory.file("tokenizer.json", json);
+  const std::string bytes = to_tokenizer_json(byte_tokenizer());
+  directory.file("tokenizer.json", bytes);
   directory.file("special_tokens_map.json", "{ }");
   const ModelFiles files = open_model(config);
   const Tokenizer tokenizer = make_tokenizer("auto", files);
   directory.file("tokenizer.json", "");
   fs::remove(directory.path() / "special_tokens_map.json");
   fs::create_symlink("special_tokens_map.json", directory.path() / "special_tokens_map.json");
-  const Texts expected = {{"tokenizer.json", json}, {"special_tokens_map.json", "{ }"}};
+  const Texts expected = {{"tokenizer.json", bytes}, {"special_tokens_map.json", "{ }"}};
   EXPECT_EQ(tokenizer_texts(files, tokenizer, {}), expected);
   EXPECT_EQ(tokenizer_texts(files), expected);
 }

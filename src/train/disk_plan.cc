@@ -10,7 +10,9 @@
 #include "session/fingerprint.h"
 #include "session/loading.h"
 #include "train/result.h"
+#include "train/resume.h"
 #include "train/run_exports.h"
+#include "train/run_watch.h"
 
 namespace jackscrew {
 
@@ -74,6 +76,8 @@ FileSizes largest_checkpoint(const Recipe& recipe, const CheckpointInfo& info, S
 CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files,
                             const Tokenizer& tokenizer, Session& session, const std::string& data) {
   const int64_t parts = std::max<int64_t>(1, std::ssize(recipe.data));
+  const bool watches =
+      evaluations_decide(recipe.options) || recipe.watch.loss_watchdog_threshold > 0;
   return {0,
           JACKSCREW_VERSION,
           session.ops().level(),
@@ -81,7 +85,9 @@ CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files,
           data,
           Dataset::longest_fingerprint(parts),
           inputs_fingerprint(files, tokenizer, recipe_chat_format(recipe, tokenizer),
-                             &session.learner())};
+                             &session.learner()),
+          {},
+          watches ? RunWatch::longest_state() : 0};
 }
 
 DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,

@@ -125,13 +125,17 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
   return warnings;
 }
 
+std::string other_held_out(const fs::path& written) {
+  return fmt::format(
+      "the held-out data have changed since {} was written, and evaluations of both are not "
+      "compared, neither for the best nor for early stopping",
+      written.string());
+}
+
 void warn_of_other_held_out(const fs::path& log, const std::string& now) {
   const std::string then = held_out_fingerprint(log);
   if (then.empty() || now.empty() || then == now) return;
-  warn(
-      fmt::format("the held-out data have changed since {} was written, and evaluations of both "
-                  "are not compared, neither for the best nor for early stopping: {} now, {} then",
-                  log.string(), now, then));
+  warn(fmt::format("{}: {} now, {} then", other_held_out(log), now, then));
 }
 
 }  // namespace jackscrew

@@ -117,17 +117,28 @@ fs::path recipe_before(const Recipe& recipe) {
   return output / kRecipeName;
 }
 
-// The lanes of that run: with the same lanes the bits are the same, whatever the number of ranks.
-std::optional<std::string> lanes_before(const Recipe& recipe) {
-  const fs::path path = recipe_before(recipe);
+// What a run's recipe says of an option; nullopt where it says nothing.
+std::optional<std::string> saved_value(const fs::path& path, const char* option) {
   if (!fs::exists(path)) return std::nullopt;
   try {
     for (const Assignment& assignment : read_recipe_file(path)) {
-      if (assignment.name == "data_parallel" && parse_int(assignment.text)) return assignment.text;
+      if (assignment.name == option) return assignment.text;
     }
   } catch (const Error&) {  // not a run's recipe: whoever looks at the directory next says so
   }
   return std::nullopt;
+}
+
+// The lanes of that run: with the same lanes the bits are the same, whatever the number of ranks.
+std::optional<std::string> lanes_before(const Recipe& recipe) {
+  const auto lanes = saved_value(recipe_before(recipe), "data_parallel");
+  return lanes && parse_int(*lanes) ? lanes : std::nullopt;
+}
+
+// Whether output_dir is that of the run that wrote the checkpoint.
+bool is_own(const fs::path& checkpoint, const fs::path& output) {
+  const auto written_by = saved_value(checkpoint / kRecipeName, "output_dir");
+  return lies_in(checkpoint, output) || (written_by && is_same_file(*written_by, output));
 }
 
 // Throws Error(usage) where the ranks cannot share the lanes of the run before.
@@ -305,6 +316,7 @@ RunStart find_start(Recipe recipe, const fs::path& output, int64_t total_steps,
                             without_it(recipe)));
   }
   start.replaces_another = replaces_another(recipe, start.checkpoint);
+  start.is_own = !start.replaces_another && is_own(start.checkpoint, output);
   return start;
 }
 

@@ -46,6 +46,9 @@ struct RunStart {
   bool writes_again = false;
   // output_dir belongs to another run than the checkpoint; its log and checkpoints are replaced.
   bool replaces_another = false;
+  // output_dir is that of the run that wrote the checkpoint, which may have been left elsewhere:
+  // its evaluations count, and its best checkpoint is here.
+  bool is_own = false;
 };
 
 // Throws Error(usage) as find_start() does where the recipe alone tells that it would: before the

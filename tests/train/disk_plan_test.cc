@@ -114,6 +114,11 @@ TEST_F(SlowDiskPlans, Full) {
         "gradient_accumulation_steps=2 packing=false"}) {
     expect_planned(std::string("method=full ") + more, true);
   }
+  expect_planned(
+      "method=full eval_steps=1 load_best_model_at_end=true early_stopping_patience=6 "
+      "loss_watchdog_threshold=99 eval_data=" +
+          tiny_.eval_data(),
+      true);
   expect_planned("method=full model=" + tied_, true);
   expect_planned("method=full storage=bf16 model=" + tied_, true);
 }

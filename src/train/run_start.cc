@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "formats/checkpoint.h"
 #include "recipe/recipe_file.h"
+#include "report/progress.h"
 #include "session/adapter.h"
 #include "session/place.h"
 #include "train/output_dir.h"
@@ -234,6 +235,19 @@ Recipe with_lanes(Recipe recipe, int ranks) {
     recipe.options.set("data_parallel", std::to_string(recipe.data_parallel), "the ranks");
   }
   return recipe;
+}
+
+ChatFormat settle_chat_date(Recipe& recipe, const Tokenizer& tokenizer) {
+  ChatFormat format = recipe_chat_format(recipe, tokenizer);
+  if (recipe.chat_date || !format.uses_clock()) return format;
+  std::string day = saved_value(recipe_before(recipe), "chat_date").value_or("today");
+  if (!parse_chat_date(day)) {
+    day = fmt::format("{:04}-{:02}-{:02}", format.now.year, format.now.month, format.now.day);
+    warn("the chat template prints the date; to repeat this run, set chat_date=" + day);
+  }
+  recipe.options.set("chat_date", day, "the first start");
+  recipe.chat_date = parse_chat_date(day);
+  return recipe_chat_format(recipe, tokenizer);
 }
 
 void check_model(const Recipe& recipe, const ModelFiles& files) {

@@ -18,6 +18,11 @@ namespace jackscrew {
 // backward (update=fused) would need the sum of several lanes.
 Recipe with_lanes(Recipe recipe, int ranks);
 
+// The run's chat format. Where the template prints the date and the recipe names none, the recipe
+// gets that of the run's first start, which a run that goes on finds in the recipe of the one
+// before; a new run warns of it.
+ChatFormat settle_chat_date(Recipe& recipe, const Tokenizer& tokenizer);
+
 // Throws Error(usage) where the model has no weights to begin with, and Error(model) where the
 // adapter cannot be trained further.
 void check_model(const Recipe& recipe, const ModelFiles& files);

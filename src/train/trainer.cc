@@ -40,7 +40,7 @@ class Trainer {
         console_(console),
         files_(open_model(recipe.model, recipe.adapter, recipe.tokenizer)),
         tokenizer_(make_tokenizer(recipe.tokenizer, files_)),
-        format_(recipe_chat_format(recipe_, tokenizer_)),
+        format_(settle_chat_date(recipe_, tokenizer_)),
         watch_(recipe.watch) {
     // Until the first step there is nothing to save: a stop ends the run at once.
     console_.style.check = [this] {

@@ -255,6 +255,17 @@ TEST_F(DiskPlans, CountsCheckpoints) {
   EXPECT_EQ(disk(both + "save_total_limit=0", 13).checkpoints, 5);
 }
 
+// Of a long run it is the largest file, about 250 bytes for a line.
+TEST_F(DiskPlans, TheLogIsAFile) {
+  const auto largest = [&](const std::string& more) {
+    return plan_of(tiny_.settings("method=lora lora_rank=1 " + more), 1'000'000).largest_file;
+  };
+  EXPECT_GT(largest("logging_steps=1"), 240'000'000);
+  EXPECT_LT(largest("logging_steps=1"), 300'000'000);
+  EXPECT_LT(largest("logging_steps=100"), 3'000'000);
+  EXPECT_GT(largest("logging_steps=100 eval_steps=50 val_size=4"), 6'000'000);
+}
+
 TEST_F(DiskPlans, MastersInFiles) {
   const std::string rotary = "method=rotary storage=int8 rotation_groups=block moments=reset ";
   const auto masters = [&](const std::string& more) {

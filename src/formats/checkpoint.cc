@@ -137,16 +137,18 @@ JsonObject info_json(const CheckpointInfo& info, int64_t state_bytes, uint32_t s
   object.add("format", kFormat).add("step", info.step).add("version", info.version);
   object.add("isa", info.isa).add("product", info.product).add("data", info.data);
   if (!info.model.empty()) object.add("model", info.model);
+  if (!info.watch.empty()) object.add_json("watch", info.watch);
   object.add("state_bytes", state_bytes).add("state_crc32c", state_crc32c);
   return object.add("masters", masters);
 }
 
-// The size of checkpoint.json with the longest step, checksums and data: the same for all
+// The size of checkpoint.json with the longest step, checksums, data and watch: the same for all
 // checkpoints with such states.
 int64_t info_bytes(CheckpointInfo info, int64_t state_bytes, std::vector<FileState> files) {
   constexpr uint32_t kLongest = std::numeric_limits<uint32_t>::max();
   info.step = kLongest;
   info.data.resize(std::max(info.data.size(), static_cast<size_t>(info.data_width)), '9');
+  info.watch.resize(std::max(info.watch.size(), static_cast<size_t>(info.watch_width)), '9');
   for (FileState& file : files) file.crc32c = kLongest;
   JsonObject object = info_json(info, state_bytes, kLongest, files);
   return std::ssize(object.add(kChecksumMember, kLongest).text()) + 1;  // with its newline
@@ -242,6 +244,10 @@ Manifest read_manifest(const fs::path& checkpoint) {
                    fields.text("data", ""),
                    0,
                    fields.text("model", "")};
+  if (const nlohmann::json* watch = fields.find("watch")) {
+    if (!watch->is_object()) damaged(checkpoint, fmt::format("{}: watch is not an object", kInfo));
+    manifest.info.watch = dump_json(*watch, -1);
+  }
   if (const auto named = step_of(checkpoint); named && *named != manifest.info.step) {
     damaged(checkpoint, fmt::format("{} is that of step {}", kInfo, manifest.info.step));
   }

@@ -4,7 +4,8 @@
 //   state.safetensors   every state that learners save: parameters, moments (F32), counters (U8);
 //                       frozen weights are not among them
 //   checkpoint.json     format, step, program version, ISA level, product, data, model,
-//                       size and CRC-32C of state.safetensors and of each file in masters/, and
+//                       what a run has watched (CheckpointInfo::watch), size and CRC-32C of
+//                       state.safetensors and of each file in masters/, and
 //                       last the CRC-32C of its own text without that member; padded with spaces to
 //                       the size that it has with the longest numbers
 //   masters/            hard links to the files of StateRef::file: their bytes are not copied
@@ -32,6 +33,9 @@ struct CheckpointInfo {
   int64_t data_width = 0;
   // A short description of what of the model is not among the states; empty: not known.
   std::string model = {};
+  // What the run has watched, as one JSON object (RunWatch::state()); empty: it is not kept.
+  std::string watch = {};
+  int64_t watch_width = 0;  // the most bytes that it may have, as data_width
 };
 
 // Visits all states of a run, always in the same order.

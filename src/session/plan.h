@@ -22,7 +22,8 @@ struct DiskPlan {
   int64_t exports = 0;      // models that `export` asks for beside it
   int64_t masters = 0;      // during the run, with master=mmap
 
-  int64_t largest_file = 0;  // of them all, the checkpoint of an interrupted run included
+  // Of them all, the checkpoint of an interrupted run included; of the log about what it takes.
+  int64_t largest_file = 0;
 
   int64_t all_checkpoints() const { return checked_mul(checkpoint, checkpoints); }
   // An upper bound: checkpoints share the masters that did not change between them.

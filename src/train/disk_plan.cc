@@ -10,7 +10,9 @@
 #include "session/fingerprint.h"
 #include "session/loading.h"
 #include "train/result.h"
+#include "train/resume.h"
 #include "train/run_exports.h"
+#include "train/run_watch.h"
 
 namespace jackscrew {
 
@@ -50,6 +52,13 @@ int64_t checkpoints_at_once(const Recipe& recipe, int64_t steps) {
                   checked_add(recipe.save_total_limit, recipe.load_best_model_at_end ? 2 : 1));
 }
 
+// About what the log takes, which is larger than TensorBoard's file.
+int64_t log_bytes(const Recipe& recipe, int64_t steps) {
+  constexpr int64_t kLine = 256;
+  const int64_t evaluations = recipe.eval_steps > 0 ? steps / recipe.eval_steps : 0;
+  return checked_mul(kLine, checked_add(steps / recipe.logging_steps, evaluations));
+}
+
 // The most that a checkpoint takes, and that any file of one does.
 FileSizes largest_checkpoint(const Recipe& recipe, const CheckpointInfo& info, Session& session,
                              int64_t total_steps) {
@@ -74,6 +83,8 @@ FileSizes largest_checkpoint(const Recipe& recipe, const CheckpointInfo& info, S
 CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files,
                             const Tokenizer& tokenizer, Session& session, const std::string& data) {
   const int64_t parts = std::max<int64_t>(1, std::ssize(recipe.data));
+  const bool watches =
+      evaluations_decide(recipe.options) || recipe.watch.loss_watchdog_threshold > 0;
   return {0,
           JACKSCREW_VERSION,
           session.ops().level(),
@@ -81,7 +92,9 @@ CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files,
           data,
           Dataset::longest_fingerprint(parts),
           inputs_fingerprint(files, tokenizer, recipe_chat_format(recipe, tokenizer),
-                             &session.learner())};
+                             &session.learner()),
+          {},
+          watches ? RunWatch::longest_state() : 0};
 }
 
 DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
@@ -102,7 +115,8 @@ DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenize
   disk.result = model.all;
   disk.exports = exports.all;
   disk.checkpoint = checkpoint.all;
-  disk.largest_file = std::max({model.largest, exports.largest, checkpoint.largest});
+  disk.largest_file =
+      std::max({model.largest, exports.largest, checkpoint.largest, log_bytes(recipe, steps)});
   return disk;
 }
 

@@ -42,6 +42,7 @@ struct LoggedRun {
   RunInputs inputs;                    // empty where the log does not say
   int64_t last_step = 0;               // of which it has a line
   std::optional<int64_t> ended_after;  // so many steps, if it reached its end
+  std::optional<int64_t> result_step;  // of which its result is, where that is not its last
 };
 
 LoggedRun logged_run(const fs::path& output) {
@@ -55,8 +56,13 @@ LoggedRun logged_run(const fs::path& output) {
     // These may follow `end`; they do not continue the run.
     if (is(EventKind::exported) || is(EventKind::sample) || is(EventKind::save)) return;
     run.ended_after.reset();
+    run.result_step.reset();
     if (is(EventKind::step)) run.last_step = event["step"].get<int64_t>();
-    if (is(EventKind::end)) run.ended_after = event["step"].get<int64_t>();
+    if (is(EventKind::end)) {
+      run.ended_after = event["step"].get<int64_t>();
+      const auto best = event.find("result_step");
+      if (best != event.end() && best->is_number_integer()) run.result_step = *best;
+    }
     if (!is(EventKind::start)) return;
     read("data_fingerprint", run.inputs.data);
     read("model_fingerprint", run.inputs.model);
@@ -171,12 +177,18 @@ Changes changes_since_end(const Recipe& recipe, const LoggedRun& ended, const Ru
 }
 
 // What the evaluations of the finished run say of this one: only of its patience.
-RunWatch watch_of(const Recipe& recipe, const LoggedRun& ended, const RunInputs& inputs) {
+RunWatch watch_of(const Recipe& recipe, const LoggedRun& ended, int64_t total_steps,
+                  const RunInputs& inputs) {
   RunWatch watch(recipe.watch);
   const std::string& held_out = ended.inputs.held_out;
   const bool comparable = held_out.empty() || held_out == inputs.held_out;
   if (comparable && recipe.watch.early_stopping_patience > 0) {
     watch.replay(fs::path(recipe.output_dir) / kLogName);
+    // The log may lack evaluations that the run's last checkpoint knows of.
+    const int64_t step = ended.ended_after.value();
+    const fs::path its_end = checkpoint_path(recipe.output_dir, step);
+    const bool is_asked = step < total_steps && !watch.out_of_patience();
+    if (is_asked && is_checkpoint(its_end)) watch.restore(its_end, inputs.held_out);
   }
   return watch;
 }
@@ -192,7 +204,7 @@ std::optional<FinishedRun> check_finished(const Recipe& recipe, const LoggedRun&
   const fs::path its_end = checkpoint_path(output, step);
   const bool can_go_on = is_checkpoint(its_end);
   Changes changes = changes_since_end(recipe, ended, inputs);
-  const RunWatch watch = watch_of(recipe, ended, inputs);
+  const RunWatch watch = watch_of(recipe, ended, total_steps, inputs);
   const bool did_all = step >= total_steps;
   if (changes.texts.empty() && (did_all || watch.out_of_patience())) {
     const std::string more = !did_all ? "give a larger early_stopping_patience"
@@ -201,7 +213,8 @@ std::optional<FinishedRun> check_finished(const Recipe& recipe, const LoggedRun&
                                  : "give a larger max_steps or num_train_epochs";
     const char* described_by = makes_adapter(recipe) ? kAdapterConfig : "config.json";
     return FinishedRun{step, can_go_on ? more : train_on(output),
-                       fs::exists(output / described_by) ? "" : described_by};
+                       fs::exists(output / described_by) ? "" : described_by,
+                       ended.result_step.value_or(step)};
   }
   // Its recipe is there, but nothing in the log: killed as it began.
   if (changes.texts.empty()) {
@@ -250,8 +263,8 @@ std::optional<FinishedRun> check_lost(const Recipe& recipe, const LoggedRun& log
   refuse_to_lose(recipe, left, changes, checkpoint);
   if (!logged.ended_after || !changes.texts.empty()) return std::nullopt;
   const bool is_its_own = checkpoint.empty() || lies_in(checkpoint, recipe.output_dir);
-  const bool ends_there =
-      *logged.ended_after >= total_steps || watch_of(recipe, logged, inputs).out_of_patience();
+  const bool ends_there = *logged.ended_after >= total_steps ||
+                          watch_of(recipe, logged, total_steps, inputs).out_of_patience();
   if (!is_its_own || !ends_there) return std::nullopt;
   return FinishedRun{*logged.ended_after, "", "its weights"};
 }

@@ -16,6 +16,7 @@ struct FinishedRun {
   int64_t step = 0;           // its last
   std::string continue_hint;  // a hint: how its training can be continued
   std::string missing = {};   // what of its files is gone; empty: it is complete
+  int64_t result_step = 0;    // of which its result is: the last, or that of the best evaluation
 };
 
 // Throws Error(usage) as check_result() does where the recipe alone tells that it would: before the

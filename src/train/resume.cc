@@ -50,7 +50,10 @@ bool are_same_files(const OptionValue& then, const OptionValue& now) {
 
 // Whether two values of an option give the same result.
 bool same_for_result(const OptionValue& then, const OptionValue& now) {
-  if (std::string_view(now.spec.name) == "product") return is_same_product(then.text, now.text);
+  const std::string_view name = now.spec.name;
+  if (name == "product") return is_same_product(then.text, now.text);
+  // No template printed it, or the run is of a version that did not keep the day.
+  if (name == "chat_date" && then.text == "today") return true;
   return same_value(then, now) || are_same_files(then, now);
 }
 
@@ -125,13 +128,17 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
   return warnings;
 }
 
+std::string other_held_out(const fs::path& written) {
+  return fmt::format(
+      "the held-out data have changed since {} was written, and evaluations of both are not "
+      "compared, neither for the best nor for early stopping",
+      written.string());
+}
+
 void warn_of_other_held_out(const fs::path& log, const std::string& now) {
   const std::string then = held_out_fingerprint(log);
   if (then.empty() || now.empty() || then == now) return;
-  warn(
-      fmt::format("the held-out data have changed since {} was written, and evaluations of both "
-                  "are not compared, neither for the best nor for early stopping: {} now, {} then",
-                  log.string(), now, then));
+  warn(fmt::format("{}: {} now, {} then", other_held_out(log), now, then));
 }
 
 }  // namespace jackscrew

@@ -34,6 +34,9 @@ std::vector<OptionChange> changed_options(const fs::path& directory, const Optio
 std::vector<std::string> resume_warnings(const fs::path& checkpoint, const CheckpointInfo& now,
                                          const OptionSet& options);
 
+// The warning where other data are held out than when a checkpoint or log was written.
+std::string other_held_out(const fs::path& written);
+
 // Warns where a log is of a run with other held-out data than those of this fingerprint, so that
 // its evaluations and new ones are not compared.
 void warn_of_other_held_out(const fs::path& log, const std::string& now);

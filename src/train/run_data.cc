@@ -45,12 +45,6 @@ RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Token
                      start_fingerprint(recipe.adapter, original_model(recipe))};
   warn_of_data(places, DataPart::train, data.train.stats(), TargetUse::learned);
   if (!recipe.has_evaluation()) warn_of_unused_evaluation(places);
-  if (options.examples.format.uses_clock() && !recipe.chat_date) {
-    const jinja::DateTime& now = options.examples.format.now;
-    warn(fmt::format(
-        "the chat template prints the date; to repeat this run, set chat_date={:04}-{:02}-{:02}",
-        now.year, now.month, now.day));
-  }
   if (!recipe.eval_data.empty()) {
     data.evaluation = load(eval_places, DataPart::evaluation, {});
     warn_of_data(eval_places, DataPart::evaluation, data.evaluation.stats(), TargetUse::scored);

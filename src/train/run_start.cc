@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "formats/checkpoint.h"
 #include "recipe/recipe_file.h"
+#include "report/progress.h"
 #include "session/adapter.h"
 #include "session/place.h"
 #include "train/output_dir.h"
@@ -117,17 +118,28 @@ fs::path recipe_before(const Recipe& recipe) {
   return output / kRecipeName;
 }
 
-// The lanes of that run: with the same lanes the bits are the same, whatever the number of ranks.
-std::optional<std::string> lanes_before(const Recipe& recipe) {
-  const fs::path path = recipe_before(recipe);
+// What a run's recipe says of an option; nullopt where it says nothing.
+std::optional<std::string> saved_value(const fs::path& path, const char* option) {
   if (!fs::exists(path)) return std::nullopt;
   try {
     for (const Assignment& assignment : read_recipe_file(path)) {
-      if (assignment.name == "data_parallel" && parse_int(assignment.text)) return assignment.text;
+      if (assignment.name == option) return assignment.text;
     }
   } catch (const Error&) {  // not a run's recipe: whoever looks at the directory next says so
   }
   return std::nullopt;
+}
+
+// The lanes of that run: with the same lanes the bits are the same, whatever the number of ranks.
+std::optional<std::string> lanes_before(const Recipe& recipe) {
+  const auto lanes = saved_value(recipe_before(recipe), "data_parallel");
+  return lanes && parse_int(*lanes) ? lanes : std::nullopt;
+}
+
+// Whether output_dir is that of the run that wrote the checkpoint.
+bool is_own(const fs::path& checkpoint, const fs::path& output) {
+  const auto written_by = saved_value(checkpoint / kRecipeName, "output_dir");
+  return lies_in(checkpoint, output) || (written_by && is_same_file(*written_by, output));
 }
 
 // Throws Error(usage) where the ranks cannot share the lanes of the run before.
@@ -225,6 +237,19 @@ Recipe with_lanes(Recipe recipe, int ranks) {
   return recipe;
 }
 
+ChatFormat settle_chat_date(Recipe& recipe, const Tokenizer& tokenizer) {
+  ChatFormat format = recipe_chat_format(recipe, tokenizer);
+  if (recipe.chat_date || !format.uses_clock()) return format;
+  std::string day = saved_value(recipe_before(recipe), "chat_date").value_or("today");
+  if (!parse_chat_date(day)) {
+    day = fmt::format("{:04}-{:02}-{:02}", format.now.year, format.now.month, format.now.day);
+    warn("the chat template prints the date; to repeat this run, set chat_date=" + day);
+  }
+  recipe.options.set("chat_date", day, "the first start");
+  recipe.chat_date = parse_chat_date(day);
+  return recipe_chat_format(recipe, tokenizer);
+}
+
 void check_model(const Recipe& recipe, const ModelFiles& files) {
   require_trainable(recipe);
   if (files.source != nullptr || recipe.random_init) return;
@@ -305,6 +330,7 @@ RunStart find_start(Recipe recipe, const fs::path& output, int64_t total_steps,
                             without_it(recipe)));
   }
   start.replaces_another = replaces_another(recipe, start.checkpoint);
+  start.is_own = !start.replaces_another && is_own(start.checkpoint, output);
   return start;
 }
 

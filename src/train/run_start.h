@@ -18,6 +18,11 @@ namespace jackscrew {
 // backward (update=fused) would need the sum of several lanes.
 Recipe with_lanes(Recipe recipe, int ranks);
 
+// The run's chat format. Where the template prints the date and the recipe names none, the recipe
+// gets that of the run's first start, which a run that goes on finds in the recipe of the one
+// before; a new run warns of it.
+ChatFormat settle_chat_date(Recipe& recipe, const Tokenizer& tokenizer);
+
 // Throws Error(usage) where the model has no weights to begin with, and Error(model) where the
 // adapter cannot be trained further.
 void check_model(const Recipe& recipe, const ModelFiles& files);
@@ -46,6 +51,9 @@ struct RunStart {
   bool writes_again = false;
   // output_dir belongs to another run than the checkpoint; its log and checkpoints are replaced.
   bool replaces_another = false;
+  // output_dir is that of the run that wrote the checkpoint, which may have been left elsewhere:
+  // its evaluations count, and its best checkpoint is here.
+  bool is_own = false;
 };
 
 // Throws Error(usage) as find_start() does where the recipe alone tells that it would: before the

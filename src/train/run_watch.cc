@@ -2,10 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/crc32c.h"
+#include "base/error.h"
 #include "base/text.h"
+#include "formats/checkpoint.h"
+#include "formats/json_text.h"
 #include "report/event_log.h"
+#include "report/progress.h"
+#include "train/resume.h"
 
 namespace jackscrew {
 
@@ -22,6 +29,64 @@ void RunWatch::replay(const fs::path& log) {
       evaluated(event["step"].get<int64_t>(), *loss);
     }
   });
+}
+
+std::string RunWatch::state(const std::string& held_out) const {
+  JsonObject out;
+  out.add("held_out", crc32c(held_out)).add("last_evaluated", last_evaluated_);
+  if (untrained_) out.add("untrained_loss", *untrained_);
+  if (best_) {
+    out.add("best_step", best_->step).add("best_loss", best_->loss);
+    out.add("worse_evaluations", worse_evaluations_);
+  }
+  out.add("high_losses", high_losses_);
+  return out.add("loss_watchdog_threshold", options_.loss_watchdog_threshold).text();
+}
+
+int64_t RunWatch::longest_state() {
+  constexpr int64_t kCount = std::numeric_limits<uint32_t>::max();  // no run has more steps
+  constexpr double kLoss = -std::numeric_limits<double>::min();
+  RunWatch watch({.loss_watchdog_threshold = kLoss});
+  watch.untrained_ = kLoss;
+  watch.best_ = Best{kCount, kLoss};
+  watch.last_evaluated_ = watch.worse_evaluations_ = watch.high_losses_ = kCount;
+  // A checksum may be as long as a count, and is that of no text here.
+  return std::ssize(watch.state({})) + std::ssize(std::to_string(kCount)) - 1;
+}
+
+bool RunWatch::restore(const fs::path& checkpoint, const std::string& held_out) try {
+  const CheckpointInfo info = read_checkpoint_info(checkpoint);
+  if (info.watch.empty()) return false;
+  const std::string where = checkpoint.string() + ": watch";
+  const nlohmann::json object = parse_json(info.watch, where);
+  const JsonFields fields(object, where);
+  const auto steps = [&](const char* key, int64_t least) {
+    const int64_t value = fields.integer(key);
+    if (value >= least && value <= info.step) return value;
+    fail(ErrorKind::model, "{}: {} is {}, which is out of range", where, key, value);
+  };
+  RunWatch then(options_);
+  const int64_t high_losses = steps("high_losses", 0);
+  if (fields.number("loss_watchdog_threshold") == options_.loss_watchdog_threshold) {
+    then.high_losses_ = high_losses;
+  }
+  const int64_t last_evaluated = steps("last_evaluated", -1);
+  if (fields.integer("held_out") == crc32c(held_out)) {
+    then.last_evaluated_ = last_evaluated;
+    if (fields.has("untrained_loss")) then.untrained_ = fields.number("untrained_loss");
+    if (fields.has("best_step")) {
+      then.best_ = Best{steps("best_step", 1), fields.number("best_loss")};
+      then.worse_evaluations_ = steps("worse_evaluations", 0);
+    }
+  } else if (last_evaluated >= 0 && !held_out.empty()) {
+    warn(other_held_out(checkpoint));
+  }
+  *this = then;
+  return true;
+} catch (const Error& error) {
+  if (!error.hint().empty()) throw;
+  throw Error(error.kind(), error.what(),
+              "remove this checkpoint, or choose another with resume=PATH");
 }
 
 void RunWatch::logged(double loss) {

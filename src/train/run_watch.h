@@ -22,6 +22,15 @@ class RunWatch {
   // Replays the losses in a log of the run so far (report/event_log.h). Evaluations of other data
   // than those of its last `start` do not count.
   void replay(const fs::path& log);
+  // All that the course of a run depends on here, as one JSON object for its checkpoints: the log
+  // may be lost. `held_out` is the fingerprint of what it evaluates on.
+  std::string state(const std::string& held_out) const;
+  // The most bytes of it.
+  static int64_t longest_state();
+  // Takes the state that a checkpoint has; returns false where it has none, as those of earlier
+  // versions. Evaluations of other data than `held_out` do not count, which is warned of, nor do
+  // losses that were above another threshold. Throws Error(model) where it cannot be true.
+  bool restore(const fs::path& checkpoint, const std::string& held_out);
   // The loss of a logged step, and the loss of an evaluation after `step` steps.
   void logged(double loss);
   void evaluated(int64_t step, double loss);

@@ -40,7 +40,7 @@ class Trainer {
         console_(console),
         files_(open_model(recipe.model, recipe.adapter, recipe.tokenizer)),
         tokenizer_(make_tokenizer(recipe.tokenizer, files_)),
-        format_(recipe_chat_format(recipe_, tokenizer_)),
+        format_(settle_chat_date(recipe_, tokenizer_)),
         watch_(recipe.watch) {
     // Until the first step there is nothing to save: a stop ends the run at once.
     console_.style.check = [this] {
@@ -70,6 +70,7 @@ class Trainer {
     open_session();
     const int64_t first = checkpoint_.empty() ? 0 : restore();
     if (first > 0) say(fmt::format("resuming from {} at step {}", checkpoint_.string(), first));
+    const bool has_watch = start_.is_own && watch_.restore(checkpoint_, data_.inputs.held_out);
     claim_->keep();
     const fs::path output = claim_->path();
     // Checkpoints of a run that this one replaces would look like its own, and so would its log.
@@ -78,12 +79,12 @@ class Trainer {
     log_.emplace(RunLog::Run{recipe_, console_, files_, tokenizer_, data_, *sampler_, schedule_,
                              plan_, info_, *crew_},
                  output, own);
-    warn_of_other_held_out(output / kLogName, data_.inputs.held_out);
+    if (!has_watch) warn_of_other_held_out(output / kLogName, data_.inputs.held_out);
     // A run that had already ended is not begun anew and keeps its recipe.
     const fs::path recipe = output / kRecipeName;
     if (own < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     log_->introduce(first, output);
-    watch_.replay(output / kLogName);  // its last start says what is held out now
+    if (!has_watch) watch_.replay(output / kLogName);  // its last start says what is held out now
     const std::string slow =
         leave_out_slow_samples(data_, recipe_.options, log_->peak_flops(),
                                plan_.weight_bytes * crew_->layout().stages, files_.config);
@@ -156,9 +157,8 @@ class Trainer {
     const fs::path output = claim_->path();
     if (!fs::exists(output / kReportName)) report();  // the run was killed before
     const std::vector<size_t> samples = unanswered_samples(output, data_);
-    watch_.replay(output / kLogName);
     warn_of_other_held_out(output / kLogName, data_.inputs.held_out);
-    checkpoint_ = result_checkpoint(finished.step);
+    checkpoint_ = checkpoint_path(output, finished.result_step);
     const bool can_answer = !samples.empty() && fs::exists(checkpoint_);
     const bool is_whole = !can_answer && !lacks_exports(recipe_, output);
     say(fmt::format("finished  {} has the result of this recipe, {}{}", output.string(),
@@ -174,7 +174,7 @@ class Trainer {
     EventLog log(output / kLogName, std::numeric_limits<int64_t>::max());
     const int64_t left = answer_samples(samples, finished.step, log);
     report();
-    if (left > 0) stop_before_the_answers(finished.step);
+    if (left > 0) stop_before_the_answers(finished.result_step);
   }
 
   // Restores the checkpoint; returns the steps already done.
@@ -199,6 +199,7 @@ class Trainer {
   CheckpointInfo checkpoint_info(int64_t step) const {
     CheckpointInfo info = info_;
     info.step = step;
+    if (info.watch_width > 0) info.watch = watch_.state(data_.inputs.held_out);
     return info;
   }
 
@@ -251,7 +252,7 @@ class Trainer {
   }
 
   [[noreturn]] void stop_before_the_first_step() {
-    if (start_.finished) stop_before_the_answers(start_.finished->step);
+    if (start_.finished) stop_before_the_answers(start_.finished->result_step);
     if (checkpoint_.empty()) {
       throw Error(ErrorKind::interrupted, "stopped before the first step",
                   "this command saved nothing; run it again");
@@ -259,13 +260,13 @@ class Trainer {
     throw Error(ErrorKind::interrupted, "stopped before another step", how_to_go_on());
   }
 
-  // After `step` steps the result is written, and only answers for the report are missing.
+  // The result, that of a step, is written, and only answers for the report are missing.
   [[noreturn]] void stop_before_the_answers(int64_t step) {
     throw Error(ErrorKind::interrupted,
                 fmt::format("stopped before the last answers for the report; the result is "
                             "complete in {}",
                             claim_->path().string()),
-                is_checkpoint(result_checkpoint(step))
+                is_checkpoint(checkpoint_path(claim_->path(), step))
                     ? same_command_again(recipe_, claim_->path()) + " for the answers"
                     : "");
   }
@@ -285,10 +286,9 @@ class Trainer {
     return watch_.best() ? checkpoint_path(claim_->path(), watch_.best()->step) : fs::path();
   }
 
-  // The checkpoint of the states that became the result, after `step` steps.
-  fs::path result_checkpoint(int64_t step) {
-    return recipe_.load_best_model_at_end && watch_.best() ? best_checkpoint()
-                                                           : checkpoint_path(claim_->path(), step);
+  // The step whose states become the result, after `done` steps.
+  int64_t result_step(int64_t done) const {
+    return recipe_.load_best_model_at_end && watch_.best() ? watch_.best()->step : done;
   }
 
   bool must_save(int64_t done, bool last, bool requested) const {
@@ -357,7 +357,7 @@ class Trainer {
 
   // Restores the state of the best evaluation, if the recipe asks for it and it is another one.
   void take_best(int64_t done) {
-    if (!recipe_.load_best_model_at_end || !watch_.best() || watch_.best()->step == done) return;
+    if (result_step(done) == done) return;
     fs::path path;
     or_leave_elsewhere(done, [&] { path = best_checkpoint(); });
     if (std::error_code unreachable; !fs::exists(path, unreachable)) {
@@ -405,7 +405,7 @@ class Trainer {
     const int64_t left = answer_samples(all_samples(data_), done, log_->events());
     if (left > 0) try_to_save(done);  // a repeated command gives the rest from it
     report();
-    if (left > 0) stop_before_the_answers(done);
+    if (left > 0) stop_before_the_answers(result_step(done));
   }
 
   // A full disk ends no run: the next checkpoint may fit, and so may the result alone.

@@ -51,14 +51,15 @@ class Checkpoint : public FormatsTest {
   OwnedTensor master_{memory_, Purpose::masters, DType::f32, {5, 3}};  // 60 bytes in a file of 64
 };
 
-// Whatever the step, the checksums and the data.
+// Whatever the step, the checksums, the data and what the run has watched.
 TEST_F(Checkpoint, BytesAreKnownBefore) {
-  CheckpointInfo info{1, "1.2.3", "x86-64-v3", "f32", {}, 40};
+  CheckpointInfo info{1, "1.2.3", "x86-64-v3", "f32", {}, 40, {}, {}, 20};
   const Memory planned("host", make_plan_backing("files"), 0);
   const auto [bytes, largest] = checkpoint_sizes(info, "a: 1\n", planned_states(planned));
   for (const int64_t step : std::vector<int64_t>{1, 23, 4567, 4294967295}) {
     info.step = step;
     info.data = std::string(static_cast<size_t>(step % 41), 'd');
+    info.watch = step == 1 ? "" : fmt::format("{{\"best\":{}}}", step);
     values_[0] = static_cast<float>(step);
     fill(master_.view(), static_cast<float>(step));
     const fs::path path = write_checkpoint(directory_, info, "a: 1\n", states(), *ops_);
@@ -68,8 +69,17 @@ TEST_F(Checkpoint, BytesAreKnownBefore) {
               static_cast<uintmax_t>(largest));
     EXPECT_EQ(read_checkpoint_info(path).step, step);
     EXPECT_EQ(read_checkpoint_info(path).data, info.data);
+    EXPECT_EQ(read_checkpoint_info(path).watch, info.watch);
   }
   EXPECT_EQ(checkpoint_sizes(info, "a: 12\n", planned_states(planned)).all, bytes + 1);
+}
+
+TEST_F(Checkpoint, WhatWasWatchedIsAnObject) {
+  CheckpointInfo info{3, "1.2.3", "x86-64-v3", "f32", "data", 40};
+  info.watch = "7";
+  const fs::path path = write_checkpoint(directory_, info, "", states(), *ops_);
+  expect_message(ErrorKind::model, "checkpoint.json: watch is not an object",
+                 [&] { read_checkpoint_info(path); });
 }
 
 // Those that were written before checkpoint.json had a size of its own.

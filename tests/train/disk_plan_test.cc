@@ -114,6 +114,11 @@ TEST_F(SlowDiskPlans, Full) {
         "gradient_accumulation_steps=2 packing=false"}) {
     expect_planned(std::string("method=full ") + more, true);
   }
+  expect_planned(
+      "method=full eval_steps=1 load_best_model_at_end=true early_stopping_patience=6 "
+      "loss_watchdog_threshold=99 eval_data=" +
+          tiny_.eval_data(),
+      true);
   expect_planned("method=full model=" + tied_, true);
   expect_planned("method=full storage=bf16 model=" + tied_, true);
 }
@@ -248,6 +253,17 @@ TEST_F(DiskPlans, CountsCheckpoints) {
   const std::string both = "val_size=4 eval_steps=6 load_best_model_at_end=true save_steps=4 ";
   EXPECT_EQ(disk(both + "save_total_limit=0", 12).checkpoints, 4);
   EXPECT_EQ(disk(both + "save_total_limit=0", 13).checkpoints, 5);
+}
+
+// Of a long run it is the largest file, about 250 bytes for a line.
+TEST_F(DiskPlans, TheLogIsAFile) {
+  const auto largest = [&](const std::string& more) {
+    return plan_of(tiny_.settings("method=lora lora_rank=1 " + more), 1'000'000).largest_file;
+  };
+  EXPECT_GT(largest("logging_steps=1"), 240'000'000);
+  EXPECT_LT(largest("logging_steps=1"), 300'000'000);
+  EXPECT_LT(largest("logging_steps=100"), 3'000'000);
+  EXPECT_GT(largest("logging_steps=100 eval_steps=50 val_size=4"), 6'000'000);
 }
 
 TEST_F(DiskPlans, MastersInFiles) {

@@ -48,5 +48,42 @@ TEST(SlowRunData, AnotherStartIsAnotherRun) {
   }
 }
 
+// It goes on with the date of its first start, be it on another day.
+TEST(SlowRunData, ATemplatePrintsTheDateOfTheFirstStart) {
+  const TinyRun tiny("chat_date");
+  const std::string settings =
+      "method=full max_steps=4 save_steps=2 report_samples=0 chat_template=" +
+      tiny.file(
+          "date.jinja",
+          "{{ strftime_now('%Y-%m-%d') }}{% for m in messages %}{{ m.content }}!{% endfor %}") +
+      " ";
+  const std::string that_day = settings + "chat_date=2024-02-29";
+  tiny.must_train("whole", that_day);
+  tiny.must_train("out", that_day);
+  tiny.lose_result("out");
+  fs::remove_all(tiny.path("out/checkpoint-4"));
+  tiny.must_train("out", settings);
+  EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));
+  EXPECT_NE(tiny.text("out/recipe.yaml").find("\nchat_date: 2024-02-29 "), std::string::npos);
+  for (const char* given : {"", "chat_date=today"}) {
+    const Outcome again = run(tiny.train("out", settings + given) + " 2>&1");
+    EXPECT_EQ(again.exit_code, 0) << again.out;
+    EXPECT_NE(again.out.find("nothing to do"), std::string::npos) << again.out;
+    EXPECT_EQ(again.out.find("prints the date"), std::string::npos) << again.out;
+  }
+  const Outcome other = run(tiny.train("out", settings + "chat_date=2024-03-01") + " 2>&1");
+  EXPECT_EQ(other.exit_code, 2) << other.out;
+  // A new run keeps the day on which it begins.
+  const Outcome today = run(tiny.train("today", settings) + kErrorsOnly);
+  EXPECT_EQ(today.exit_code, 0) << today.out;
+  const std::string warning = "prints the date; to repeat this run, set chat_date=";
+  const size_t begin = today.out.find(warning);
+  ASSERT_NE(begin, std::string::npos) << today.out;
+  const std::string day = today.out.substr(begin + warning.size(), 10);
+  for (const char* recipe : {"today/recipe.yaml", "today/checkpoint-2/recipe.yaml"}) {
+    EXPECT_NE(tiny.text(recipe).find("\nchat_date: " + day + " "), std::string::npos) << day;
+  }
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include "formats/checkpoint.h"
 #include "report/event_log.h"
+#include "tests/support/errors.h"
+#include "tests/support/test_ops.h"
 #include "tests/support/tiny_run.h"
 #include "train/trainer.h"
 
@@ -48,6 +51,79 @@ TEST(RunWatch, BarksWhenTheLossStaysHigh) {
   RunWatch off({});
   for (int i = 0; i < 10; ++i) off.logged(1e9);
   EXPECT_FALSE(off.losses_too_high());
+}
+
+// A checkpoint of step 70 with such a state.
+fs::path watch_checkpoint(const TinyRun& tiny, const std::string& state) {
+  CheckpointInfo info{70, "1.2.3", "x86-64-v3", "f32", "data"};
+  info.watch = state;
+  fs::create_directories(tiny.path("run"));
+  float value = 0;
+  const StateSource states = [&](const StateVisitor& visit) {
+    visit({"w", StateRole::parameter, Tensor(&value, DType::f32, {1, 1}), true});
+  };
+  return write_checkpoint(tiny.path("run"), info, "", states, *make_test_ops());
+}
+
+TEST(RunWatch, GoesOnFromACheckpoint) {
+  const TinyRun tiny("watch_state");
+  const WatchSettings settings{2, 5.0, 2};
+  RunWatch watch(settings);
+  watch.evaluated(0, 1.0);
+  watch.evaluated(20, 1.7);
+  watch.evaluated(70, 2.0 / 3.0 + 1.2);
+  watch.logged(6.0);
+  const std::string state = watch.state("text");
+  EXPECT_LE(std::ssize(state), RunWatch::longest_state());
+  const fs::path checkpoint = watch_checkpoint(tiny, state);
+  RunWatch same(settings);
+  same.evaluated(10, 0.1);  // of which the checkpoint knows nothing
+  EXPECT_TRUE(same.restore(checkpoint, "text"));
+  EXPECT_EQ(same.state("text"), state);
+  EXPECT_EQ(same.best()->step, 20);
+  same.logged(6.0);
+  EXPECT_TRUE(same.losses_too_high());
+  EXPECT_FALSE(same.out_of_patience());
+  same.evaluated(80, 1.7);
+  EXPECT_TRUE(same.out_of_patience());
+  EXPECT_EQ(same.nothing_gained(),
+            "no evaluation was better than the model before training "
+            "(1.0000): the best is 1.7000 at step 20; lower learning_rate");
+  // Other data are held out: the losses of the steps still count.
+  RunWatch other(settings);
+  EXPECT_TRUE(other.restore(checkpoint, "another"));
+  EXPECT_FALSE(other.best());
+  EXPECT_EQ(other.last_evaluated(), -1);
+  other.logged(6.0);
+  EXPECT_TRUE(other.losses_too_high());
+  RunWatch lower({2, 4.0, 2});
+  EXPECT_TRUE(lower.restore(checkpoint, "text"));
+  lower.logged(6.0);
+  EXPECT_FALSE(lower.losses_too_high());
+  // What an earlier version wrote.
+  EXPECT_FALSE(same.restore(watch_checkpoint(tiny, ""), "text"));
+  EXPECT_EQ(same.best()->step, 20);
+}
+
+TEST(RunWatch, RefusesAStateThatCannotBeTrue) {
+  const TinyRun tiny("watch_refusals");
+  RunWatch watch({});
+  watch.evaluated(20, 1.7);
+  const auto refused = [&](const char* key, const nlohmann::json& value, const char* why) {
+    auto state = nlohmann::json::parse(watch.state("text"));
+    state[key] = value;
+    const fs::path checkpoint = watch_checkpoint(tiny, state.dump());
+    expect_message(ErrorKind::model, checkpoint.string() + ": watch: " + why,
+                   [&] { RunWatch(WatchSettings()).restore(checkpoint, "text"); });
+  };
+  refused("last_evaluated", 71, "last_evaluated is 71, which is out of range");
+  refused("last_evaluated", -2, "last_evaluated is -2, which is out of range");
+  refused("best_step", 0, "best_step is 0, which is out of range");
+  refused("best_loss", "low", "\"best_loss\" is not a number");
+  refused("best_loss", nullptr, "\"best_loss\" is missing");
+  refused("worse_evaluations", -1, "worse_evaluations is -1, which is out of range");
+  refused("high_losses", 0.5, "\"high_losses\" is not an integer");
+  refused("held_out", nullptr, "\"held_out\" is missing");
 }
 
 // A rate at which the model becomes worse after a few steps.
@@ -112,6 +188,49 @@ INSTANTIATE_TEST_SUITE_P(Methods, RunWatchMethods,
                                            "method=rotary active_params=50% steps_per_rotation=3 "
                                            "master=mmap moments=keep"),
                          [](const auto& test) { return fmt::format("case_{}", test.index); });
+
+// The checkpoints have what decides; the log may be lost, on a full disk or by hand.
+TEST(RunWatchProgram, TheBestIsKnownWithoutTheLog) {
+  const TinyRun tiny("lost_log");
+  const std::string settings = std::string(
+                                   "method=full save_steps=2 load_best_model_at_end=true "
+                                   "early_stopping_patience=3 report_samples=0 ") +
+                               kWorsens + "eval_data=" + tiny.eval_data() + " save_total_limit=";
+  tiny.must_train("whole", settings + "0");
+  const auto end = tiny.events("whole", "end").at(0);
+  const int64_t last = end["step"], best = end["result_step"];
+  ASSERT_EQ(last, best + 6);
+  enum class Log { missing, empty, cut, missing_here };  // the checkpoint was left elsewhere
+  for (const Log log : {Log::missing, Log::empty, Log::cut, Log::missing_here}) {
+    const std::string out = fmt::format("out{}", static_cast<int>(log));
+    SCOPED_TRACE(out);
+    tiny.must_train(out, settings + "0");
+    tiny.lose_result(out);
+    remove_checkpoints_after(tiny.path(out), best + 4);
+    std::string more;
+    if (log == Log::missing_here) {
+      fs::create_directories(tiny.path("elsewhere"));
+      const fs::path left = checkpoint_path(tiny.path("elsewhere"), best + 4);
+      fs::rename(checkpoint_path(tiny.path(out), best + 4), left);
+      more = " resume=" + left.string();
+    }
+    const std::string text = tiny.text(out + "/train_log.jsonl");
+    fs::remove(tiny.path(out + "/train_log.jsonl"));
+    if (log == Log::empty) tiny.file(out + "/train_log.jsonl", "");
+    if (log == Log::cut) {
+      tiny.file(out + "/train_log.jsonl", text.substr(0, text.find("\"event\": \"eval\"")));
+    }
+    tiny.must_train(out, settings + "1" + more);
+    EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text(out + "/model.safetensors"));
+    EXPECT_EQ(tiny.events(out, "end").at(0)["step"], last);
+    EXPECT_EQ(tiny.events(out, "end").at(0)["result_step"], best);
+    EXPECT_TRUE(fs::exists(checkpoint_path(tiny.path(out), best)));
+    // It is finished, whatever its log lacks.
+    const Outcome again = run(tiny.train(out, settings + "1") + " 2>&1");
+    EXPECT_EQ(again.exit_code, 0) << again.out;
+    EXPECT_NE(again.out.find("nothing to do"), std::string::npos) << again.out;
+  }
+}
 
 TEST(RunWatchProgram, EvaluationsOfOtherDataAreNotCompared) {
   const TinyRun tiny("other_held_out");

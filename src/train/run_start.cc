@@ -155,6 +155,11 @@ std::string how_to_go_on(const Recipe& recipe, const RunStart& start, const fs::
   return fmt::format("{} to continue from {}", again, checkpoint.string());
 }
 
+std::string hint_after_stop(int ranks, const std::string& hint) {
+  // mpirun sends SIGTERM where another rank has failed, too.
+  return ranks == 1 ? hint : "mend first what another rank has said, if one has; " + hint;
+}
+
 std::string hint_after_non_finite(const Recipe& recipe, int64_t updates, std::string hint,
                                   const fs::path& newest) {
   if (updates == 0) hint = "the model's weights are damaged, or too large for this product";

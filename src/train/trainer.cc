@@ -252,11 +252,11 @@ class Trainer {
 
   [[noreturn]] void stop_before_the_first_step() {
     if (start_.finished) stop_before_the_answers(start_.finished->step);
-    if (checkpoint_.empty()) {
-      throw Error(ErrorKind::interrupted, "stopped before the first step",
-                  "this command saved nothing; run it again");
-    }
-    throw Error(ErrorKind::interrupted, "stopped before another step", how_to_go_on());
+    const bool is_first = checkpoint_.empty();
+    const std::string hint = is_first ? "this command saved nothing; run it again" : how_to_go_on();
+    throw Error(ErrorKind::interrupted,
+                fmt::format("stopped before {} step", is_first ? "the first" : "another"),
+                hint_after_stop(crew_->layout().ranks(), hint));
   }
 
   // After `step` steps the result is written, and only answers for the report are missing.

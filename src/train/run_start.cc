@@ -123,7 +123,8 @@ std::optional<std::string> lanes_before(const Recipe& recipe) {
   if (!fs::exists(path)) return std::nullopt;
   try {
     for (const Assignment& assignment : read_recipe_file(path)) {
-      if (assignment.name == "data_parallel" && parse_int(assignment.text)) return assignment.text;
+      if (assignment.name != "data_parallel") continue;
+      if (parse_int(assignment.text).value_or(0) > 0) return assignment.text;
     }
   } catch (const Error&) {  // not a run's recipe: whoever looks at the directory next says so
   }
@@ -139,7 +140,8 @@ void require_lanes_of(const Recipe& recipe, int ranks) {
         error.kind(),
         fmt::format("{} is of a run with {}: {}", recipe_before(recipe).string(),
                     counted(recipe.data_parallel, "lane"), error.what()),
-        fmt::format("start as many ranks as then, or {}",
+        fmt::format("start {}, or {}",
+                    Layout::ranks_text(narrow<int>(recipe.pipeline_stages), recipe.data_parallel),
                     recipe.resume == "auto" ? "give another output_dir; overwrite=true starts over"
                                             : "leave resume out"));
   }

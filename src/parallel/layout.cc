@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <string>
 #include <vector>
 
 #include "base/checked.h"
@@ -42,11 +41,15 @@ std::string listed(const std::vector<int64_t>& numbers) {
                           stages, listed(divisors)));
 }
 
-[[noreturn]] void refuse_lanes(int ranks, int stages, int64_t lanes) {
+std::vector<int64_t> ranks_that_share(int stages, int64_t lanes) {
   // Halving the lanes of a replica doubles the replicas, until each has one.
   const int halvings = std::countr_zero(static_cast<uint64_t>(lanes));
-  std::vector<int64_t> would_do;
-  for (int i = halvings; i >= 0; --i) would_do.push_back(checked_mul(lanes >> i, stages));
+  std::vector<int64_t> out;
+  for (int i = halvings; i >= 0; --i) out.push_back(checked_mul(lanes >> i, stages));
+  return out;
+}
+
+[[noreturn]] void refuse_lanes(int ranks, int stages, int64_t lanes) {
   const int replicas = ranks / stages;
   throw Error(
       ErrorKind::usage,
@@ -55,15 +58,20 @@ std::string listed(const std::vector<int64_t>& numbers) {
                   counted(ranks, "rank"), ranks == 1 ? "has" : "have",
                   counted(replicas, "copy", "copies"), counted(lanes, "lane")),
       fmt::format("start {} (plan takes ranks={}), or set data_parallel={}",
-                  would_do.size() > 1 ? fmt::format("one of {} ranks", listed(would_do))
-                                      : counted(would_do.front(), "rank"),
-                  would_do.front(), replicas));
+                  Layout::ranks_text(stages, lanes), ranks_that_share(stages, lanes).front(),
+                  replicas));
 }
 
 }  // namespace
 
 bool Layout::can_share(int64_t replicas, int64_t lanes) {
   return lanes % replicas == 0 && std::has_single_bit(static_cast<uint64_t>(lanes / replicas));
+}
+
+std::string Layout::ranks_text(int stages, int64_t lanes) {
+  const std::vector<int64_t> ranks = ranks_that_share(stages, lanes);
+  return ranks.size() > 1 ? fmt::format("one of {} ranks", listed(ranks))
+                          : counted(ranks.front(), "rank");
 }
 
 Layout Layout::of(int ranks, int stages, int64_t lanes) {

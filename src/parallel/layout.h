@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace jackscrew {
 
@@ -25,6 +26,8 @@ struct Layout {
   static Layout of(int ranks, int stages, int64_t lanes);
   // Whether replicas can share lanes so.
   static bool can_share(int64_t replicas, int64_t lanes);
+  // For a hint: the numbers of ranks that can share at least one lane so, "one of 2, 4, 8 ranks".
+  static std::string ranks_text(int stages, int64_t lanes);
 };
 
 }  // namespace jackscrew

@@ -146,7 +146,10 @@ void Peers::sum_over(Ops& ops, std::span<const int> ranks, std::span<const Tenso
 void Peers::count_bucket(std::span<const int> ranks, int64_t count) {
   const auto parts = std::ssize(ranks);
   const auto me = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
-  const int64_t mine = part_begin(count, parts, me + 1) - part_begin(count, parts, me);
+  // A rehearsal stands for all replicas of its stage, of which some have the largest part.
+  const int64_t mine = transport_ == nullptr
+                           ? ceil_div(count, parts)
+                           : part_begin(count, parts, me + 1) - part_begin(count, parts, me);
   sent_.gradient += (count - mine + (parts - 1) * mine) * dtype_size(DType::f32);
 }
 

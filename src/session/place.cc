@@ -120,9 +120,10 @@ std::vector<int64_t> stage_split_of(const Recipe& recipe, const ModelConfig& con
   const int64_t blocks = config.num_hidden_layers;
   if (stages == 1 && recipe.stage_split.empty()) return {};
   if (stages > blocks) {
-    throw Error(ErrorKind::usage,
-                fmt::format("{} blocks cannot be shared out over {} stages", blocks, stages),
-                fmt::format("set pipeline_stages to {} at most", blocks));
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("{} cannot be shared out over {} stages", counted(blocks, "block"), stages),
+        fmt::format("set pipeline_stages to {} at most", blocks));
   }
   const std::vector<int64_t> any(static_cast<size_t>(stages), blocks);
   const std::vector<int64_t> fastest = fastest_blocks(config, any);

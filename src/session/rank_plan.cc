@@ -55,6 +55,7 @@ std::string ranks_json(const RanksPlan& plan) {
     }
     json.add("device", ledger_json(of.ledger));
     json.add("host", ledger_json(of.host));
+    json.add("disk", JsonObject().add("masters", of.disk.peak));
     json.add("sent_stream", of.sent.stream).add("sent_gradient", of.sent.gradient);
     all += (all.empty() ? "" : ", ") + json.text();
   }

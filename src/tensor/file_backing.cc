@@ -25,14 +25,22 @@ namespace {
     throw FullDisk(ErrorKind::generic, text,
                    "free some of the disk, or keep the masters in memory: master=ram");
   }
-  throw Error(ErrorKind::generic, text);
+  throw Error(
+      ErrorKind::generic, text,
+      "give an output_dir in a place that can be written to, or keep the masters in memory: "
+      "master=ram");
 }
 
 DirectoryHandle make_anew(const fs::path& directory) {
   std::error_code error;
   fs::remove_all(directory, error);  // what a killed run left
   if (!error) fs::create_directories(directory, error);
-  if (error) refuse("make", directory, error.value());
+  if (error) {
+    // The rank that reports this may have been started in another directory.
+    std::error_code unknown;
+    const fs::path whole = fs::absolute(directory, unknown);
+    refuse("make", unknown ? directory : whole, error.value());
+  }
   return DirectoryHandle(directory);
 }
 

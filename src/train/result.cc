@@ -86,8 +86,7 @@ void move_files(const fs::path& from, const fs::path& to) {
 }  // namespace
 
 void write_result(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,
-                  const ChatFormat& format, OutputClaim& claim, const RunStart& start) {
-  const fs::path output_dir = claim.path();
+                  const ChatFormat& format, const fs::path& output_dir, bool keeps_exports) {
   const fs::path beside = result_staging(output_dir);
   if (const nlohmann::json adapter = source.adapter(); !adapter.is_null()) {
     export_adapter([&](const StateVisitor& visitor) { source.visit(visitor); }, source.ops(),
@@ -106,7 +105,7 @@ void write_result(ResultSource& source, const ModelFiles& files, const Tokenizer
     directory.commit();
   }
   // First, so that where they cannot be removed the result that they are of stays whole.
-  if (!start.writes_again) remove_exports(output_dir);
+  if (!keeps_exports) remove_exports(output_dir);
   remove_others(beside, output_dir);
   move_files(beside, output_dir);
 }

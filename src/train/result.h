@@ -3,18 +3,16 @@
 
 #include "base/file.h"
 #include "text/chat/chat_template.h"
-#include "train/output_dir.h"
 #include "train/result_source.h"
-#include "train/run_start.h"
 
 namespace jackscrew {
 
 // Writes the model, or the adapter if the learner made one, to the top of the run's directory, with
 // the chat template of `format` where it differs from the tokenizer's. Each file appears whole or
 // not at all; the weights come last. Weights in f32, bf16 and f16 keep their type, others become
-// f32. Exports of another result go, those of the same one stay (`start`).
+// f32. Exports in that directory are removed unless `keeps_exports`: of the same result.
 void write_result(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,
-                  const ChatFormat& format, OutputClaim& claim, const RunStart& start);
+                  const ChatFormat& format, const fs::path& output_dir, bool keeps_exports);
 
 // What the files take that write_result() writes; the largest is of those of weights, with what
 // little describes an adapter. `source` may be on the plan device.

@@ -33,7 +33,7 @@ int64_t answer_samples(Session& session, const ModelFiles& files, const Tokenize
   int64_t left = std::ssize(indices);
   ProgressBar bar(std::cerr, console.style, "answering samples", left * kAnswerTokens, "tokens");
   for (const size_t index : indices) {
-    if (console.stop != nullptr && console.stop->load()) return left;
+    if (console.stop_requested()) return left;
     const Sample& sample = data.samples[index];
     const std::string answer = answer_sample(session, files, tokenizer, sample, bar.callback());
     log.write(EventKind::sample, step,

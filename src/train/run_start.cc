@@ -133,7 +133,7 @@ std::optional<std::string> saved_value(const fs::path& path, const char* option)
 // The lanes of that run: with the same lanes the bits are the same, whatever the number of ranks.
 std::optional<std::string> lanes_before(const Recipe& recipe) {
   const auto lanes = saved_value(recipe_before(recipe), "data_parallel");
-  return lanes && parse_int(*lanes) ? lanes : std::nullopt;
+  return lanes && parse_int(*lanes).value_or(0) > 0 ? lanes : std::nullopt;
 }
 
 // Whether output_dir is that of the run that wrote the checkpoint.
@@ -151,7 +151,8 @@ void require_lanes_of(const Recipe& recipe, int ranks) {
         error.kind(),
         fmt::format("{} is of a run with {}: {}", recipe_before(recipe).string(),
                     counted(recipe.data_parallel, "lane"), error.what()),
-        fmt::format("start as many ranks as then, or {}",
+        fmt::format("start {}, or {}",
+                    Layout::ranks_text(narrow<int>(recipe.pipeline_stages), recipe.data_parallel),
                     recipe.resume == "auto" ? "give another output_dir; overwrite=true starts over"
                                             : "leave resume out"));
   }
@@ -197,6 +198,11 @@ std::string how_to_go_on(const Recipe& recipe, const RunStart& start, const fs::
                                 ? "run the same command again"
                                 : same_command_again(recipe, checkpoint.parent_path());
   return fmt::format("{} to continue from {}", again, checkpoint.string());
+}
+
+std::string hint_after_stop(int ranks, const std::string& hint) {
+  // mpirun sends SIGTERM where another rank has failed, too.
+  return ranks == 1 ? hint : "mend first what another rank has said, if one has; " + hint;
 }
 
 std::string hint_after_non_finite(const Recipe& recipe, int64_t updates, std::string hint,

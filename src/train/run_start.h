@@ -76,6 +76,10 @@ RunStart find_start(Recipe recipe, const fs::path& output, int64_t total_steps,
 // wrote.
 std::string how_to_go_on(const Recipe& recipe, const RunStart& start, const fs::path& checkpoint);
 
+// The hint of a run that is stopped before it has begun: `hint`, after what another of its ranks
+// may have said.
+std::string hint_after_stop(int ranks, const std::string& hint);
+
 // The hint of a run that failed after so many updates of its weights: `hint` or, where that is
 // empty, the usual one; without an update, what else it can be. And how the run goes on from
 // `newest`, its last checkpoint, or from one that has not the cause in it.

@@ -31,6 +31,13 @@ struct TrainConsole {
   // Of several ranks: called with the error that ends the run, before the others are dismissed. A
   // launcher that was asked to end all leaves no time for that.
   std::function<void(const Error&)> report = {};
+
+  bool stop_requested() const { return stop != nullptr && stop->load(); }
+  bool take_save_request() const { return save != nullptr && save->exchange(false); }
+  // Tells other threads what a stop waits for.
+  void enter(RunPhase now) const {
+    if (phase != nullptr) phase->store(now);
+  }
 };
 
 }  // namespace jackscrew

@@ -44,7 +44,7 @@ class Trainer {
         watch_(recipe.watch) {
     // Until the first step there is nothing to save: a stop ends the run at once.
     console_.style.check = [this] {
-      if (!has_begun_ && stop_requested()) stop_before_the_first_step();
+      if (!has_begun_ && console_.stop_requested()) stop_before_the_first_step();
     };
     check_model(recipe_, files_);
     settle_lengths(recipe_, files_);
@@ -100,7 +100,7 @@ class Trainer {
     }
     console_.style.check();
     has_begun_ = true;
-    enter(RunPhase::steps);
+    console_.enter(RunPhase::steps);
     finish(run_steps(first));
   }
 
@@ -112,12 +112,12 @@ class Trainer {
   void write_exports() {
     const fs::path output = claim_->path();
     if (lacks_exports(recipe_, output)) {
-      enter(RunPhase::exports);
+      console_.enter(RunPhase::exports);
       log_.reset();
       crew_.reset();  // frees its memory
       ProgressStyle style = console_.style;
       style.check = [this] {
-        if (stop_requested()) throw Error(ErrorKind::interrupted, "stopped");
+        if (console_.stop_requested()) throw Error(ErrorKind::interrupted, "stopped");
       };
       jackscrew::write_exports(recipe_, files_, output, style, [&](const WrittenExport& written) {
         say(fmt::format("export    {}: {}", one_line(written.path.string()),
@@ -136,11 +136,6 @@ class Trainer {
     write_if_possible(kReportName, [&] {
       say(fmt::format("report    {}", write_report(claim_->path()).string()));
     });
-  }
-
-  // Tells other threads what a stop waits for.
-  void enter(RunPhase phase) const {
-    if (console_.phase != nullptr) console_.phase->store(phase);
   }
 
   // Opens the model on all ranks, as it is before the first step.
@@ -220,8 +215,8 @@ class Trainer {
     wait_for_result();
     const Stopwatch watch;
     const auto result = evaluate_run(*crew_, data_.evaluation, console_.style, [this] {
-      if (stop_requested() && !has_begun_) stop_before_the_first_step();
-      return stop_requested();
+      if (console_.stop_requested() && !has_begun_) stop_before_the_first_step();
+      return console_.stop_requested();
     });
     if (!result) return false;
     if (!std::isfinite(result->loss)) {
@@ -240,7 +235,7 @@ class Trainer {
     wait_for_result();
     require_finite_parameters(step);
     const fs::path before = claim_->path();
-    if (step < total_steps_ && !stop_requested()) crew_->reserve_master_files();
+    if (step < total_steps_ && !console_.stop_requested()) crew_->reserve_master_files();
     write_checkpoint(before, checkpoint_info(step), recipe_.to_yaml(), states(), crew_->ops());
     const fs::path output = claim_->path();  // may have been moved meanwhile
     remove_checkpoints_after(output, step);
@@ -253,11 +248,11 @@ class Trainer {
 
   [[noreturn]] void stop_before_the_first_step() {
     if (start_.finished) stop_before_the_answers(start_.finished->result_step);
-    if (checkpoint_.empty()) {
-      throw Error(ErrorKind::interrupted, "stopped before the first step",
-                  "this command saved nothing; run it again");
-    }
-    throw Error(ErrorKind::interrupted, "stopped before another step", how_to_go_on());
+    const bool is_first = checkpoint_.empty();
+    const std::string hint = is_first ? "this command saved nothing; run it again" : how_to_go_on();
+    throw Error(ErrorKind::interrupted,
+                fmt::format("stopped before {} step", is_first ? "the first" : "another"),
+                hint_after_stop(crew_->layout().ranks(), hint));
   }
 
   // The result, that of a step, is written, and only answers for the report are missing.
@@ -271,14 +266,12 @@ class Trainer {
                     : "");
   }
 
-  bool stop_requested() const { return console_.stop != nullptr && console_.stop->load(); }
-
   // Requested by a signal, or by a file, which is removed.
   bool take_save_request() {
     std::error_code ignored;
     const fs::path* output = claim_->find();
     const bool by_file = output != nullptr && fs::remove(*output / kSaveTrigger, ignored);
-    return (console_.save != nullptr && console_.save->exchange(false)) || by_file;
+    return console_.take_save_request() || by_file;
   }
 
   // The checkpoint of the best evaluation; empty before the first evaluation.
@@ -334,7 +327,7 @@ class Trainer {
       const bool complete = !pace_.evaluates_after(done) || evaluate_now(done);
       const bool last = complete && (done == total_steps_ || watch_.out_of_patience());
       if (must_save(done, last, take_save_request())) pace_.save([&] { try_to_save(done); });
-      if (stop_requested() && !last) stop(done);
+      if (console_.stop_requested() && !last) stop(done);
     }
     if (done < total_steps_) say("stopped   " + watch_.why_stopped(done > first));
     return done;
@@ -394,12 +387,12 @@ class Trainer {
   }
 
   void finish(int64_t done) {
-    enter(RunPhase::writes_result);
+    console_.enter(RunPhase::writes_result);
     take_best(done);
     if (const std::string text = watch_.nothing_gained(); !text.empty()) warn(text);
     require_finite_parameters(done);
     write_result(done);
-    enter(RunPhase::answers);
+    console_.enter(RunPhase::answers);
     log_->ended(done, *claim_);
     write_if_possible(kReportName, [&] { write_report(claim_->path()); });  // it may be killed now
     const int64_t left = answer_samples(all_samples(data_), done, log_->events());
@@ -424,12 +417,15 @@ class Trainer {
   void write_result(int64_t done) try {
     write_patiently(
         console_, "the result", *claim_,
-        [&] { jackscrew::write_result(*crew_, files_, tokenizer_, format_, *claim_, start_); },
+        [&] {
+          jackscrew::write_result(*crew_, files_, tokenizer_, format_, claim_->path(),
+                                  start_.writes_again);
+        },
         [&] { try_to_save(done); });
   } catch (const Error& error) {
     if (!may_save_after(error)) throw;
     if (saved_step_ != done) leave_elsewhere(done, error);
-    throw Error(stop_requested() ? ErrorKind::interrupted : error.kind(),
+    throw Error(console_.stop_requested() ? ErrorKind::interrupted : error.kind(),
                 fmt::format("the result is not written: {}", error.what()), how_to_go_on());
   }
 
@@ -442,7 +438,7 @@ class Trainer {
 
   // Writes the states to another disk, when nothing more can be written to output_dir.
   [[noreturn]] void leave_elsewhere(int64_t step, const Error& why) {
-    const ErrorKind kind = stop_requested() ? ErrorKind::interrupted : why.kind();
+    const ErrorKind kind = console_.stop_requested() ? ErrorKind::interrupted : why.kind();
     write_elsewhere(kind, why, [&](const fs::path& directory) {
       return write_checkpoint(directory, checkpoint_info(step), recipe_.to_yaml(), states(),
                               crew_->ops());

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <thread>
 
@@ -117,6 +118,18 @@ TEST(Peers, SumOverReplicasWhatOneWouldSum) {
       EXPECT_EQ(sums[rank], want) << rank << " of " << replicas << ", " << lanes << " lanes";
       const double each = 2.0 * (replicas - 1) / replicas * kSize * 4;
       EXPECT_NEAR(static_cast<double>(sent[rank].gradient), each, 4.0 * replicas);
+    }
+    // A rehearsal of any of them knows the most.
+    int64_t most = 0;
+    for (const Traffic& of_rank : sent) most = std::max(most, of_rank.gradient);
+    for (int rank = 0; rank < replicas; ++rank) {
+      const auto ops = make_test_ops();
+      Memory memory("test", make_host_backing(), 0);
+      Peers peers(nullptr, layout, rank);
+      peers.reserve(memory, kSize);
+      Floats unsent(kSize);
+      peers.sum_over_replicas(*ops, std::vector<Tensor>{view_of(unsent)});
+      EXPECT_EQ(peers.sent().gradient, most) << rank << " of " << replicas;
     }
   }
 }

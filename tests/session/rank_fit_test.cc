@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/text.h"
 #include "session/fit.h"
 #include "session/knobs.h"
@@ -152,6 +154,25 @@ TEST(StageSplit, IsRefusedWithOneThatFits) {
   const std::string such_as = "give the number of blocks of each stage, such as stage_split=";
   EXPECT_EQ(hint("1,1", 2), such_as + "2,1");
   EXPECT_EQ(hint("2,1", 3), such_as + "1,1,1");
+  ModelConfig one = files.config;
+  one.num_hidden_layers = 1;
+  expect_message(ErrorKind::usage, "1 block cannot be shared out over 2 stages",
+                 [&] { stage_split_of(make_recipe({}), one, 2); });
+}
+
+// Each rank keeps its own on its own machine.
+TEST(RankPlan, HasTheMastersOfEveryRank) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());  // 3 blocks
+  const Recipe recipe = make_recipe({"method=rotary", "storage=int8", "master=mmap",
+                                     "sequence_len=16", "pipeline_stages=2", "stage_split=2,1"});
+  const RanksPlan plan = plan_ranks(recipe, files, 2);
+  const auto ranks = nlohmann::json::parse(ranks_json(plan));
+  ASSERT_EQ(ranks.size(), 2u);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    EXPECT_EQ(ranks[rank]["disk"]["masters"], plan.ranks[rank].disk.peak) << rank;
+    EXPECT_GT(plan.ranks[rank].disk.peak, 0) << rank;
+  }
+  EXPECT_GT(plan.ranks[0].disk.peak, plan.ranks[1].disk.peak);
 }
 
 }  // namespace

@@ -58,8 +58,7 @@ class DeviceRun {
     out.losses.push_back(session->loss_sum(held_out) / static_cast<double>(held_out.targets));
     fs::remove_all(path("out") / "checkpoint-3");
     SessionResult result(*session);
-    OutputClaim claim(path("out"));
-    write_result(result, files_, Tokenizer(byte_tokenizer()), {}, claim, {});
+    write_result(result, files_, Tokenizer(byte_tokenizer()), {}, path("out"), false);
     for (const char* name : {"model.safetensors", "adapter_model.safetensors"}) {
       if (fs::exists(path("out") / name)) out.files[name] = read_text(path("out") / name);
     }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tests/support/errors.h"
 #include "tests/support/resource_limit.h"
 #include "tests/support/small_disk.h"
 
@@ -123,6 +124,16 @@ TEST_F(FileBackingRoomTest, AFullDiskIsToldApart) {
   SKIP_UNLESS_MOUNTED(disk);
   FileBacking backing(root_ / "disk/masters");
   EXPECT_THROW(backing.acquire(kBytes), FullDisk);
+}
+
+// As of a rank whose directory has a file of that name.
+TEST_F(FileBackingRoomTest, ADirectoryThatCannotBeMadeIsNamedWhole) {
+  write_text_atomic(root_ / "file", "");
+  const fs::path directory = fs::proximate(root_) / "file/masters";
+  const std::string error = error_of(ErrorKind::generic, [&] { FileBacking backing(directory); });
+  EXPECT_NE(message_of(error).find("cannot make /"), std::string::npos) << error;
+  EXPECT_NE(message_of(error).find("file/masters: Not a directory"), std::string::npos) << error;
+  EXPECT_NE(hint_of(error).find("master=ram"), std::string::npos) << error;
 }
 
 // Nobody else's files are touched under the name that it had.

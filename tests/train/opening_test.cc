@@ -13,6 +13,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
 #include "tests/support/tiny_run.h"
+#include "train/run_start.h"
 #include "train/worker.h"
 
 namespace jackscrew {
@@ -159,6 +160,28 @@ TEST(Opening, EachRankHasAGpuOfItsOwn) {
   EXPECT_EQ(budget_option(recipe), "device_memory");
   expect_message(ErrorKind::usage, "rank_devices has 4 entries for 2 ranks",
                  [&] { layout_of(recipe, 2); });
+}
+
+// Any number that can share the lanes of the run before, not that run's own alone.
+TEST(Opening, RanksThatCannotShareLanesAreToldWhoCan) {
+  const TinyRun tiny("opening_lanes");
+  fs::create_directories(tiny.path("out/checkpoint-2/checkpoint.json"));
+  const Recipe recipe = make_recipe(
+      settings_of(tiny.settings("pipeline_stages=2 output_dir=" + tiny.path("out").string())));
+  tiny.file("out/recipe.yaml", "data_parallel: 4\n");
+  const std::string error = error_of(ErrorKind::usage, [&] { with_lanes(recipe, 6); });
+  EXPECT_EQ(hint_of(error).find("start one of 2, 4, 8 ranks, or give another output_dir"), 0u)
+      << error;
+  for (const int ranks : {2, 4, 8}) EXPECT_EQ(with_lanes(recipe, ranks).data_parallel, 4);
+  // Not of a run: no run has so few.
+  tiny.file("out/recipe.yaml", "data_parallel: 0\n");
+  EXPECT_EQ(with_lanes(recipe, 6).data_parallel, 3);
+}
+
+TEST(Opening, AStopOfOneRankOfSeveralMayBeForWhatAnotherSaid) {
+  EXPECT_EQ(hint_after_stop(1, "run it again"), "run it again");
+  EXPECT_EQ(hint_after_stop(2, "run it again"),
+            "mend first what another rank has said, if one has; run it again");
 }
 
 TEST(Opening, RanksOfAMachineShareItsMemory) {

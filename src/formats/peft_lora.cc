@@ -323,22 +323,22 @@ void check_order(const ordered_json& settings, const char* key, const LoraModule
 // A warning for modules that target_modules selects and that have no tensors, while the same ones
 // of other layers have some; empty: there are none, or it cannot be told.
 std::string lack_of_tensors(const ordered_json& settings, const PeftModules& in_peft,
-                            const LoraModules& modules, const std::string& where) {
+                            const std::set<std::string>& paths, int64_t layers,
+                            const std::string& where) {
   const auto value = [&](const char* key) { return settings.value(key, ordered_json()); };
   const bool is_clear = value("target_modules").is_array() &&
                         !value("exclude_modules").is_string() && value("layers_pattern").is_null();
-  std::set<std::string> layers, ends;
-  for (const auto& [path, parts] : modules) {
+  std::set<std::string> ends;
+  for (const std::string& path : paths) {
     const size_t end = path.find('.', kLayers.size());
     if (!is_clear || !path.starts_with(kLayers) || end == std::string::npos) return {};
-    layers.insert(path.substr(0, end));
     ends.insert(path.substr(end));
   }
   std::vector<std::string> lacking;
-  for (const std::string& layer : layers) {
+  for (int64_t layer = 0; layer < layers; ++layer) {
     for (const std::string& end : ends) {
-      const std::string path = layer + end;
-      if (!modules.contains(path) && in_peft.left_out_by(path) == nullptr) lacking.push_back(path);
+      const std::string path = fmt::format("{}{}{}", kLayers, layer, end);
+      if (!paths.contains(path) && in_peft.left_out_by(path) == nullptr) lacking.push_back(path);
     }
   }
   if (lacking.empty()) return {};
@@ -350,24 +350,24 @@ std::string lack_of_tensors(const ordered_json& settings, const PeftModules& in_
 
 // A warning for the first module whose tensors PEFT would drop, or for modules that lack them;
 // empty: there is none, or it takes too long to find.
-std::string contradiction_of(const ordered_json& settings, const LoraModules& modules,
-                             const std::string& where) try {
+std::string contradiction_of(const ordered_json& settings, const std::set<std::string>& paths,
+                             int64_t layers, const std::string& where) try {
   const PeftModules in_peft(settings);
   const std::string config = fs::path(where).replace_filename(kAdapterConfig).string();
-  for (const auto& [path, parts] : modules) {
+  for (const std::string& path : paths) {
     const char* setting = in_peft.left_out_by(path);
     if (setting == nullptr) continue;
     return fmt::format(
         "{}: {} leaves out {}, which has tensors: they count here, while PEFT drops them", config,
         setting, path);
   }
-  return lack_of_tensors(settings, in_peft, modules, config);
+  return lack_of_tensors(settings, in_peft, paths, layers, config);
 } catch (const Error&) {
   return {};
 }
 
 // Whether an expression is of whole paths and matches all of these.
-bool matches_all(const std::string& expression, const std::vector<std::string>& paths) {
+bool matches_all(const std::string& expression, const std::set<std::string>& paths) {
   try {
     const RegularExpression compiled(expression);
     return std::ranges::all_of(paths,
@@ -415,7 +415,11 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
       adapter.unplaceable_tensor = tensor.name;
     }
   }
-  adapter.contradiction = contradiction_of(settings, modules, where);
+  std::set<std::string> paths;
+  for (const auto& [path, tensors] : modules) paths.insert(path);
+  adapter.contradiction = [of_file = settings, paths, where](int64_t layers) {
+    return contradiction_of(of_file, paths, layers, where);
+  };
   // target_modules may be an expression or ends of paths, and another setting may exclude some
   // modules: the tensors tell the targets. A recipe may give these or the expression.
   const std::vector<std::string> targets = targets_of(modules, in_every_layer(settings));
@@ -424,8 +428,6 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
     accepted_instead.push_back(given.get<std::string>());
   }
   settings["target_modules"] = targets;
-  std::vector<std::string> paths;
-  for (const auto& [path, tensors] : modules) paths.push_back(path);
   // PiSSA's adapters have what they began with beside what was learned: the recipe of the run that
   // made one has other ranks and alphas.
   const auto began_otherwise = [](const std::string&, const OptionSet& recipe) {

@@ -304,7 +304,8 @@ void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
 
 void warn_of_adapter(const Stage& stage, const fs::path& adapter) {
   const PeftAdapter read = read_peft_adapter(adapter);
-  if (!read.contradiction.empty()) warn(read.contradiction);
+  const std::string contradiction = read.contradiction(stage.config().num_hidden_layers);
+  if (!contradiction.empty()) warn(contradiction);
   if (read.base_storage.empty()) return;
   for (const auto& parameter : stage.parameters()) {
     const Weight& weight = *parameter->weight;

@@ -112,6 +112,31 @@ TEST_F(LoadedAdapter, LayersThatTheModelLacksAreTheAdapters) {
   EXPECT_EQ(hint_of(error), "the adapter was made for another model");
 }
 
+// The last ones too: the model says how many there are.
+TEST_F(LoadedAdapter, LayersThatItLacksAreWarnedOf) {
+  const PeftAdapter whole = read_peft_adapter(adapter());
+  const auto is_kept = [](const PeftTensor& tensor) {
+    return tensor.name.starts_with("model.layers.1.");
+  };
+  std::vector<NamedShape> kept;
+  for (const PeftTensor& tensor : whole.tensors) {
+    if (is_kept(tensor)) kept.push_back({tensor.name, tensor.shape});
+  }
+  PeftWriter writer(adapter(), nlohmann::json::parse(read_text(adapter() / "adapter_config.json")),
+                    "", kept);
+  for (const PeftTensor& tensor : whole.tensors) {
+    if (is_kept(tensor)) writer.write(tensor.name, tensor.values());
+  }
+  writer.commit();
+  const auto run = session(false);
+  ::testing::internal::CaptureStderr();
+  warn_of_adapter(run->stage(), adapter());
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("selects 8 modules without tensors, first model.layers.0."),
+            std::string::npos)
+      << said;
+}
+
 TEST_F(LoadedAdapter, WhatPeftTrainsInPartIsNotTrained) {
   set("init_lora_weights", "mica");
   const Recipe recipe = with_adapter_options(make_recipe({"adapter=" + adapter().string()}));

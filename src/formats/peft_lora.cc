@@ -27,6 +27,9 @@ constexpr std::array<std::string_view, 3> kParts = {".lora_A.weight", ".lora_B.w
 constexpr std::string_view kLayers = "model.layers.";
 // Above any rank of a tensor that fits in memory.
 constexpr int32_t kMostRank = std::numeric_limits<int32_t>::max();
+// PEFT's r and lora_alpha where a file has none.
+constexpr int64_t kDefaultRank = 8;
+constexpr double kDefaultAlpha = 8.0;
 
 // Settings that change what an adapter computes or which base weights it belongs to, and are
 // refused unless absent, null, false, or empty.
@@ -148,8 +151,10 @@ void read_lora_settings(const JsonFields& fields, const ordered_json& in_order,
                         PeftAdapter& adapter) {
   const std::string& where = fields.where();
   check_supported(fields);
-  const int64_t rank = fields.integer("r");
-  const double alpha = fields.number("lora_alpha");
+  // PEFT does not take null for the default.
+  const int64_t rank = in_order.contains("r") ? fields.integer("r") : kDefaultRank;
+  const double alpha =
+      in_order.contains("lora_alpha") ? fields.number("lora_alpha") : kDefaultAlpha;
   const double dropout = fields.number("lora_dropout", 0.0);
   if (rank <= 0) fail(ErrorKind::model, "{}: r = {} is not a rank", where, rank);
   if (!std::isfinite(alpha)) fail(ErrorKind::model, "{}: lora_alpha is not finite", where);

@@ -278,6 +278,23 @@ TEST_F(Peft, NamesWhatItDoesNotSupport) {
   }
 }
 
+TEST_F(Peft, HasTheDefaultsOfPeft) {
+  write();
+  json config = json::parse(slurp(adapter() / "adapter_config.json"));
+  const auto read = [&] {
+    put("adapter/adapter_config.json", config.dump());
+    return read_peft_adapter(adapter()).settings;
+  };
+  config.erase("lora_alpha");
+  EXPECT_EQ(read()["lora_alpha"], 8.0);
+  config["rank_pattern"] = {{"q_proj", 2}};
+  config.erase("r");
+  EXPECT_EQ(read()["r"], 8);
+  config.erase("rank_pattern");
+  EXPECT_TRUE(mentions(model_error(read), "is not of rank 8"));
+  EXPECT_TRUE(mentions(refused("lora_alpha", nullptr), "\"lora_alpha\" is missing"));
+}
+
 TEST_F(Peft, ReadsTheLengthsOfDora) {
   write();
   json config = json::parse(slurp(adapter() / "adapter_config.json"));

@@ -187,6 +187,13 @@ void read_lora_settings(const JsonFields& fields, const ordered_json& in_order,
   if (init != nullptr && *init == "mica") adapter.trains_in_part = "init_lora_weights mica";
 }
 
+// Whether a tensor is called as in PEFT's memory, where several adapters may be:
+// "...q_proj.lora_A.default.weight".
+bool has_name_of_adapter(const std::string& tensor) {
+  const auto has = [&](const char* part) { return tensor.find(part) != std::string::npos; };
+  return tensor.ends_with(".weight") && (has(".lora_A.") || has(".lora_B."));
+}
+
 // The tensors of each module, by its path.
 using LoraModules = std::map<std::string, std::array<const PeftTensor*, kParts.size()>>;
 
@@ -200,6 +207,12 @@ LoraModules modules_of(const PeftAdapter& adapter, size_t parts_of_each, const s
       for (const SavedModule& saved : kSaved) {
         if (!tensor.name.starts_with(fmt::format("{}.", saved.path))) continue;
         lora_unsupported(where, fmt::format("an adapter of {}", saved.module), kMergeUntiedInPeft);
+      }
+      if (has_name_of_adapter(tensor.name)) {
+        throw Error(
+            ErrorKind::model,
+            fmt::format("{}: tensor {}{} is not supported", where, kAdapterPrefix, tensor.name),
+            "it has the adapter's name in its own: save the adapter by save_pretrained()");
       }
     }
     if (part >= parts_of_each || tensor.name.size() == kParts[part].size()) {

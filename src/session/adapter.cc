@@ -54,6 +54,10 @@ std::string hint_of_place(const std::string& tensor) {
     return "it was made for a model without its head, such as AutoModel's: make it for "
            "AutoModelForCausalLM's";
   }
+  if (const size_t at = tensor.find(".model.layers."); at != std::string::npos) {
+    return fmt::format("its names have a further prefix, {0}: rename its tensors, {1}{0}* to {1}*",
+                       tensor.substr(0, at + 1), kAdapterPrefix);
+  }
   return "adapters of the matrices of blocks are supported, those of lm_head and embed_tokens are "
          "not; PEFT's merge_and_unload() makes a model of such an adapter of an untied model";
 }

@@ -466,6 +466,8 @@ TEST_F(Peft, NamesTheTensorThatIsWrong) {
   EXPECT_TRUE(mentions(refused_tensors({{module + ".weight", "F32", {2, 3}}}), ".weight"));
   EXPECT_TRUE(mentions(refused_tensors({{module + ".lora_magnitude_vector", "F32", {4}}}),
                        "q_proj.lora_magnitude_vector is not supported"));
+  EXPECT_EQ(hint_of(refused_tensors({{module + ".lora_A.default.weight", "F32", {2, 3}}})),
+            "it has the adapter's name in its own: save the adapter by save_pretrained()");
   EXPECT_TRUE(mentions(refused_tensors({{"x.lora_A.weight", "F32", {2, 3}}}), "x.lora_A"));
   EXPECT_TRUE(mentions(refused_tensors({{"base_model.model.lora_A.weight", "F32", {2, 3}}}),
                        "base_model.model.lora_A.weight"));

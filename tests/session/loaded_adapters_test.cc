@@ -185,6 +185,12 @@ TEST_F(LoadedAdapter, OfNoPlaceSaysWhy) {
             "AutoModelForCausalLM's");
   EXPECT_EQ(hint_for("_orig_mod.model.layers.0.mlp.up_proj"),
             "it was saved of a model under torch.compile: save it of the model itself");
+  EXPECT_EQ(hint_for("language_model.model.layers.0.mlp.up_proj"),
+            "its names have a further prefix, language_model.: rename its tensors, "
+            "base_model.model.language_model.* to base_model.model.*");
+  EXPECT_EQ(hint_for("base_model.model.model.layers.0.mlp.up_proj"),
+            "its names have a further prefix, base_model.model.: rename its tensors, "
+            "base_model.model.base_model.model.* to base_model.model.*");
   EXPECT_EQ(hint_for("lm_head"),
             "adapters of the matrices of blocks are supported, those of lm_head and embed_tokens "
             "are not; PEFT's merge_and_unload() makes a model of such an adapter of an untied "

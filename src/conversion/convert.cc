@@ -333,7 +333,8 @@ ConversionReport write_adapter(const Recipe& recipe, ModelOutput& output) {
   report.bytes =
       write_gguf_adapter(output.path(), files.config, model_name(recipe.adapter), adapter, format);
   report.formats[format.name()] = {std::ssize(adapter.tensors), bytes};
-  if (!adapter.contradiction.empty()) report.notes.push_back(adapter.contradiction);
+  const std::string contradiction = adapter.contradiction(files.config.num_hidden_layers);
+  if (!contradiction.empty()) report.notes.push_back(contradiction);
   // GGUF models may be in bf16 or f16, too.
   if (!adapter.base_storage.empty() &&
       safetensors_dtype(find_format(adapter.base_storage)) == nullptr) {

@@ -58,7 +58,8 @@ void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
   const std::string& directory = adapter.directory;
   const auto learner = learner_of(recipe, directory, tied_);
   const PeftAdapter read = read_adapter_over(directory, tied_);
-  if (!read.contradiction.empty()) warn(read.contradiction);
+  const std::string contradiction = read.contradiction(base.config.num_hidden_layers);
+  if (!contradiction.empty()) warn(contradiction);
   const Format* rounds_to = read.base_storage.empty() ? nullptr : &find_format(read.base_storage);
   std::map<std::string, const PeftTensor*> tensors;
   for (const PeftTensor& tensor : read.tensors) tensors[tensor.name] = &tensor;

@@ -70,8 +70,9 @@ struct PeftAdapter {
   // The storage whose rounding the factors make up for (kBaseStorage of base/shared_names.h), of
   // the metadata of adapter_model.safetensors; empty: none.
   std::string base_storage;
-  // How adapter_config.json contradicts the tensors, which count here; empty: it does not.
-  std::string contradiction;
+  // How adapter_config.json contradicts the tensors, which count here, over a model of so many
+  // layers; empty: it does not.
+  std::function<std::string(int64_t layers)> contradiction = [](int64_t) { return std::string(); };
   // The setting by which PEFT would train less of the adapter; empty: none.
   std::string trains_in_part;
   std::shared_ptr<const SafetensorsFile> file;

@@ -27,6 +27,9 @@ constexpr std::array<std::string_view, 3> kParts = {".lora_A.weight", ".lora_B.w
 constexpr std::string_view kLayers = "model.layers.";
 // Above any rank of a tensor that fits in memory.
 constexpr int32_t kMostRank = std::numeric_limits<int32_t>::max();
+// PEFT's r and lora_alpha where a file has none.
+constexpr int64_t kDefaultRank = 8;
+constexpr double kDefaultAlpha = 8.0;
 
 // Settings that change what an adapter computes or which base weights it belongs to, and are
 // refused unless absent, null, false, or empty.
@@ -148,8 +151,10 @@ void read_lora_settings(const JsonFields& fields, const ordered_json& in_order,
                         PeftAdapter& adapter) {
   const std::string& where = fields.where();
   check_supported(fields);
-  const int64_t rank = fields.integer("r");
-  const double alpha = fields.number("lora_alpha");
+  // PEFT does not take null for the default.
+  const int64_t rank = in_order.contains("r") ? fields.integer("r") : kDefaultRank;
+  const double alpha =
+      in_order.contains("lora_alpha") ? fields.number("lora_alpha") : kDefaultAlpha;
   const double dropout = fields.number("lora_dropout", 0.0);
   if (rank <= 0) fail(ErrorKind::model, "{}: r = {} is not a rank", where, rank);
   if (!std::isfinite(alpha)) fail(ErrorKind::model, "{}: lora_alpha is not finite", where);
@@ -182,6 +187,13 @@ void read_lora_settings(const JsonFields& fields, const ordered_json& in_order,
   if (init != nullptr && *init == "mica") adapter.trains_in_part = "init_lora_weights mica";
 }
 
+// Whether a tensor is called as in PEFT's memory, where several adapters may be:
+// "...q_proj.lora_A.default.weight".
+bool has_name_of_adapter(const std::string& tensor) {
+  const auto has = [&](const char* part) { return tensor.find(part) != std::string::npos; };
+  return tensor.ends_with(".weight") && (has(".lora_A.") || has(".lora_B."));
+}
+
 // The tensors of each module, by its path.
 using LoraModules = std::map<std::string, std::array<const PeftTensor*, kParts.size()>>;
 
@@ -195,6 +207,12 @@ LoraModules modules_of(const PeftAdapter& adapter, size_t parts_of_each, const s
       for (const SavedModule& saved : kSaved) {
         if (!tensor.name.starts_with(fmt::format("{}.", saved.path))) continue;
         lora_unsupported(where, fmt::format("an adapter of {}", saved.module), kMergeUntiedInPeft);
+      }
+      if (has_name_of_adapter(tensor.name)) {
+        throw Error(
+            ErrorKind::model,
+            fmt::format("{}: tensor {}{} is not supported", where, kAdapterPrefix, tensor.name),
+            "it has the adapter's name in its own: save the adapter by save_pretrained()");
       }
     }
     if (part >= parts_of_each || tensor.name.size() == kParts[part].size()) {
@@ -323,22 +341,22 @@ void check_order(const ordered_json& settings, const char* key, const LoraModule
 // A warning for modules that target_modules selects and that have no tensors, while the same ones
 // of other layers have some; empty: there are none, or it cannot be told.
 std::string lack_of_tensors(const ordered_json& settings, const PeftModules& in_peft,
-                            const LoraModules& modules, const std::string& where) {
+                            const std::set<std::string>& paths, int64_t layers,
+                            const std::string& where) {
   const auto value = [&](const char* key) { return settings.value(key, ordered_json()); };
   const bool is_clear = value("target_modules").is_array() &&
                         !value("exclude_modules").is_string() && value("layers_pattern").is_null();
-  std::set<std::string> layers, ends;
-  for (const auto& [path, parts] : modules) {
+  std::set<std::string> ends;
+  for (const std::string& path : paths) {
     const size_t end = path.find('.', kLayers.size());
     if (!is_clear || !path.starts_with(kLayers) || end == std::string::npos) return {};
-    layers.insert(path.substr(0, end));
     ends.insert(path.substr(end));
   }
   std::vector<std::string> lacking;
-  for (const std::string& layer : layers) {
+  for (int64_t layer = 0; layer < layers; ++layer) {
     for (const std::string& end : ends) {
-      const std::string path = layer + end;
-      if (!modules.contains(path) && in_peft.left_out_by(path) == nullptr) lacking.push_back(path);
+      const std::string path = fmt::format("{}{}{}", kLayers, layer, end);
+      if (!paths.contains(path) && in_peft.left_out_by(path) == nullptr) lacking.push_back(path);
     }
   }
   if (lacking.empty()) return {};
@@ -350,24 +368,24 @@ std::string lack_of_tensors(const ordered_json& settings, const PeftModules& in_
 
 // A warning for the first module whose tensors PEFT would drop, or for modules that lack them;
 // empty: there is none, or it takes too long to find.
-std::string contradiction_of(const ordered_json& settings, const LoraModules& modules,
-                             const std::string& where) try {
+std::string contradiction_of(const ordered_json& settings, const std::set<std::string>& paths,
+                             int64_t layers, const std::string& where) try {
   const PeftModules in_peft(settings);
   const std::string config = fs::path(where).replace_filename(kAdapterConfig).string();
-  for (const auto& [path, parts] : modules) {
+  for (const std::string& path : paths) {
     const char* setting = in_peft.left_out_by(path);
     if (setting == nullptr) continue;
     return fmt::format(
         "{}: {} leaves out {}, which has tensors: they count here, while PEFT drops them", config,
         setting, path);
   }
-  return lack_of_tensors(settings, in_peft, modules, config);
+  return lack_of_tensors(settings, in_peft, paths, layers, config);
 } catch (const Error&) {
   return {};
 }
 
 // Whether an expression is of whole paths and matches all of these.
-bool matches_all(const std::string& expression, const std::vector<std::string>& paths) {
+bool matches_all(const std::string& expression, const std::set<std::string>& paths) {
   try {
     const RegularExpression compiled(expression);
     return std::ranges::all_of(paths,
@@ -415,7 +433,11 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
       adapter.unplaceable_tensor = tensor.name;
     }
   }
-  adapter.contradiction = contradiction_of(settings, modules, where);
+  std::set<std::string> paths;
+  for (const auto& [path, tensors] : modules) paths.insert(path);
+  adapter.contradiction = [of_file = settings, paths, where](int64_t layers) {
+    return contradiction_of(of_file, paths, layers, where);
+  };
   // target_modules may be an expression or ends of paths, and another setting may exclude some
   // modules: the tensors tell the targets. A recipe may give these or the expression.
   const std::vector<std::string> targets = targets_of(modules, in_every_layer(settings));
@@ -424,8 +446,6 @@ void read_lora_tensors(const std::string& where, PeftAdapter& adapter) {
     accepted_instead.push_back(given.get<std::string>());
   }
   settings["target_modules"] = targets;
-  std::vector<std::string> paths;
-  for (const auto& [path, tensors] : modules) paths.push_back(path);
   // PiSSA's adapters have what they began with beside what was learned: the recipe of the run that
   // made one has other ranks and alphas.
   const auto began_otherwise = [](const std::string&, const OptionSet& recipe) {

@@ -65,9 +65,12 @@ ModuleTargets linear_targets(const OptionSet& options, const char* name) {
 void check_targets_exist(const ModuleTargets& targets, const char* name,
                          const std::set<std::string>& linears) {
   const auto refuse = [&](const std::string& target) {
+    const std::string of_expression =
+        R"(an expression is for whole paths, as .*\.(q|v)_proj is, and several are joined by |; )";
     throw Error(ErrorKind::usage,
                 fmt::format("{}: {} is not a linear layer of the model's blocks", name, target),
-                "their modules: " + linear_module_names() + "; jackscrew inspect shows the paths");
+                fmt::format("{}their modules: {}; jackscrew inspect shows the paths",
+                            targets.names().empty() ? of_expression : "", linear_module_names()));
   };
   for (const std::string& target : targets.names()) {
     const bool is_path = target.find('.') != std::string::npos;  // else one of kLinearModules

@@ -136,6 +136,9 @@ constexpr ForeignName kOptions[] = {
     {"lora_init=true lora_init=True", "lora_init=default, PEFT's true, is there anyway"},
     {"lora_init=gaussian lora_init=orthogonal lora_init=eva lora_init=olora lora_init=corda",
      "lora_init=default, PEFT's true, or pissa; over quantised weights also loftq"},
+    {"lora_init=pissa_niter_1 lora_init=pissa_niter_2 lora_init=pissa_niter_4 "
+     "lora_init=pissa_niter_8 lora_init=pissa_niter_16 lora_init=pissa_niter_32",
+     "lora_init=pissa"},
     {"loftq_config", "lora_init=loftq"},
     {"fan_in_fan_out lora_fan_in_fan_out task_type peft_type inference_mode auto_mapping",
      "adapters are written as PEFT reads them: leave it out"},

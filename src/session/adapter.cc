@@ -54,6 +54,10 @@ std::string hint_of_place(const std::string& tensor) {
     return "it was made for a model without its head, such as AutoModel's: make it for "
            "AutoModelForCausalLM's";
   }
+  if (const size_t at = tensor.find(".model.layers."); at != std::string::npos) {
+    return fmt::format("its names have a further prefix, {0}: rename its tensors, {1}{0}* to {1}*",
+                       tensor.substr(0, at + 1), kAdapterPrefix);
+  }
   return "adapters of the matrices of blocks are supported, those of lm_head and embed_tokens are "
          "not; PEFT's merge_and_unload() makes a model of such an adapter of an untied model";
 }
@@ -304,7 +308,8 @@ void load_adapter(const Stage& stage, Ops& ops, const fs::path& adapter) {
 
 void warn_of_adapter(const Stage& stage, const fs::path& adapter) {
   const PeftAdapter read = read_peft_adapter(adapter);
-  if (!read.contradiction.empty()) warn(read.contradiction);
+  const std::string contradiction = read.contradiction(stage.config().num_hidden_layers);
+  if (!contradiction.empty()) warn(contradiction);
   if (read.base_storage.empty()) return;
   for (const auto& parameter : stage.parameters()) {
     const Weight& weight = *parameter->weight;

@@ -49,12 +49,13 @@ TEST(PeftModulesTest, AreThoseThatPeftGivesAnAdapter) {
 
 class PeftPlaces : public FormatsTest {
  protected:
-  // An adapter of q_proj in layers 0 and 1 of a model with three inputs.
-  void write(const std::string& name, json more = json::object()) const {
+  // An adapter of q_proj in some layers of a model with three inputs.
+  void write(const std::string& name, json more = json::object(),
+             const std::vector<int>& layers = {0, 1}) const {
     json config = {{"peft_type", "LORA"}, {"r", 1}, {"lora_alpha", 1}};
     config.update(more);
     std::vector<NamedShape> shapes;
-    for (const char* layer : {"0", "1"}) {
+    for (const int layer : layers) {
       const std::string module = fmt::format("model.layers.{}.self_attn.q_proj", layer);
       shapes.push_back({module + ".lora_A.weight", {1, 3}});
       shapes.push_back({module + ".lora_B.weight", {3, 1}});
@@ -70,7 +71,7 @@ class PeftPlaces : public FormatsTest {
 
 TEST_F(PeftPlaces, TensorsThatPeftWouldDropAreNamed) {
   write("a", {{"target_modules", {"q_proj"}}, {"layers_to_transform", {0}}});
-  EXPECT_EQ(read_peft_adapter(directory_ / "a").contradiction,
+  EXPECT_EQ(read_peft_adapter(directory_ / "a").contradiction(2),
             (directory_ / "a/adapter_config.json").string() +
                 ": layers_to_transform leaves out model.layers.1.self_attn.q_proj, which has "
                 "tensors: they count here, while PEFT drops them");
@@ -79,7 +80,7 @@ TEST_F(PeftPlaces, TensorsThatPeftWouldDropAreNamed) {
                R"((?:.*?(?:language|text).*?(?:self_attn|mlp).*?(?:k_proj|q_proj).*?)|)"
                R"((?:\bmodel\.layers\.[\d]{1,}\.(?:self_attn|mlp)\.(?:(?:k_proj|q_proj))))"}});
   const PeftAdapter unsloth = read_peft_adapter(directory_ / "b");
-  EXPECT_EQ(unsloth.contradiction, "");
+  EXPECT_EQ(unsloth.contradiction(2), "");
   EXPECT_EQ(unsloth.trains_in_part, "");
   // A recipe may choose the modules by any expression that matches them all.
   const OptionSet recipe({});
@@ -107,7 +108,7 @@ TEST_F(PeftPlaces, ModulesThatLackTensorsAreNamed) {
     PeftWriter writer(directory_ / "a", config, "", shapes);
     for (const NamedShape& one : shapes) writer.write(one.name, std::vector<float>(3, 0.5f));
     writer.commit();
-    return read_peft_adapter(directory_ / "a").contradiction;
+    return read_peft_adapter(directory_ / "a").contradiction(2);
   };
   EXPECT_EQ(warning({{"target_modules", {"q_proj", "v_proj"}}}),
             (directory_ / "a/adapter_config.json").string() +
@@ -121,6 +122,27 @@ TEST_F(PeftPlaces, ModulesThatLackTensorsAreNamed) {
         json{{"target_modules", {"q_proj", "v_proj"}}, {"exclude_modules", R"(.*\.1\..*q_proj)"}},
         json{{"target_modules", ".*(q|v)_proj"}}}) {
     EXPECT_EQ(warning(settings), "") << settings;
+  }
+}
+
+// As after the loss of a file of a model's layers.
+TEST_F(PeftPlaces, LayersThatLackTensorsAreNamed) {
+  const auto warning = [&](const json& settings, int64_t layers) {
+    write("a", settings, {0, 2});
+    return read_peft_adapter(directory_ / "a").contradiction(layers);
+  };
+  const json names = {{"target_modules", {"q_proj", "v_proj"}}};
+  EXPECT_TRUE(mentions(warning(names, 3),
+                       "target_modules selects 1 module without tensors, first "
+                       "model.layers.1.self_attn.q_proj: nothing is added there"));
+  EXPECT_TRUE(mentions(warning(names, 12),
+                       "selects 10 modules without tensors, first "
+                       "model.layers.1.self_attn.q_proj"));
+  // An adapter of some layers that says so.
+  for (const json& settings :
+       {json{{"target_modules", {"q_proj"}}, {"layers_to_transform", {0, 2}}},
+        json{{"target_modules", {"0.self_attn.q_proj", "layers.2.self_attn.q_proj"}}}}) {
+    EXPECT_EQ(warning(settings, 4), "") << settings;
   }
 }
 

@@ -278,6 +278,23 @@ TEST_F(Peft, NamesWhatItDoesNotSupport) {
   }
 }
 
+TEST_F(Peft, HasTheDefaultsOfPeft) {
+  write();
+  json config = json::parse(slurp(adapter() / "adapter_config.json"));
+  const auto read = [&] {
+    put("adapter/adapter_config.json", config.dump());
+    return read_peft_adapter(adapter()).settings;
+  };
+  config.erase("lora_alpha");
+  EXPECT_EQ(read()["lora_alpha"], 8.0);
+  config["rank_pattern"] = {{"q_proj", 2}};
+  config.erase("r");
+  EXPECT_EQ(read()["r"], 8);
+  config.erase("rank_pattern");
+  EXPECT_TRUE(mentions(model_error(read), "is not of rank 8"));
+  EXPECT_TRUE(mentions(refused("lora_alpha", nullptr), "\"lora_alpha\" is missing"));
+}
+
 TEST_F(Peft, ReadsTheLengthsOfDora) {
   write();
   json config = json::parse(slurp(adapter() / "adapter_config.json"));
@@ -449,6 +466,8 @@ TEST_F(Peft, NamesTheTensorThatIsWrong) {
   EXPECT_TRUE(mentions(refused_tensors({{module + ".weight", "F32", {2, 3}}}), ".weight"));
   EXPECT_TRUE(mentions(refused_tensors({{module + ".lora_magnitude_vector", "F32", {4}}}),
                        "q_proj.lora_magnitude_vector is not supported"));
+  EXPECT_EQ(hint_of(refused_tensors({{module + ".lora_A.default.weight", "F32", {2, 3}}})),
+            "it has the adapter's name in its own: save the adapter by save_pretrained()");
   EXPECT_TRUE(mentions(refused_tensors({{"x.lora_A.weight", "F32", {2, 3}}}), "x.lora_A"));
   EXPECT_TRUE(mentions(refused_tensors({{"base_model.model.lora_A.weight", "F32", {2, 3}}}),
                        "base_model.model.lora_A.weight"));

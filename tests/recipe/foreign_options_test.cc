@@ -88,6 +88,8 @@ TEST(ForeignOptions, NamesThatResembleOthersAreExplained) {
                                    std::pair("resume=none", "resume=never"),
                                    std::pair("optimizer=adamw_torch_8bit", "optimizer=adamw_8bit"),
                                    std::pair("optimizer=galore_adafactor", "method=galore"),
+                                   std::pair("lora_init=pissa_niter_4", "lora_init=pissa"),
+                                   std::pair("lora_init=pissa_niter_16", "lora_init=pissa"),
                                    std::pair("config", "jackscrew train FILE.yaml"),
                                    std::pair("<<", "merge key")}) {
     const char* const explanation = options.explanation(name);

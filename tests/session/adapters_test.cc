@@ -141,6 +141,12 @@ TEST_F(AdapterOptionsTest, TargetsThatDoNotExistAreRefused) {
   refused("lora_target: 3.mlp.up_proj is not a linear layer", {"lora_target=q_proj,3.mlp.up_proj"});
   refused("lora_target: .*_prof is not a linear layer", {"lora_target=.*_prof"});
   refused("lora_target: layers.0.mlp is not a linear layer", {"lora_target=layers.0.mlp"});
+  // Of a part of a path, and several in a list, of which a comma makes one.
+  for (const char* target : {"(q|v)_proj", "q_proj$", ".*q_proj,.*v_proj"}) {
+    refused(
+        R"(an expression is for whole paths, as .*\.(q|v)_proj is, and several are joined by |)",
+        {std::string("lora_target=") + target});
+  }
   // PEFT would look for adapters of these, too.
   refused("model.embed_tokens, which .*s matches, cannot have an adapter", {"lora_target=.*s"});
   refused("model.layers.0.mlp, which .*mlp.* matches, cannot", {"lora_target=.*mlp.*"});

@@ -112,6 +112,31 @@ TEST_F(LoadedAdapter, LayersThatTheModelLacksAreTheAdapters) {
   EXPECT_EQ(hint_of(error), "the adapter was made for another model");
 }
 
+// The last ones too: the model says how many there are.
+TEST_F(LoadedAdapter, LayersThatItLacksAreWarnedOf) {
+  const PeftAdapter whole = read_peft_adapter(adapter());
+  const auto is_kept = [](const PeftTensor& tensor) {
+    return tensor.name.starts_with("model.layers.1.");
+  };
+  std::vector<NamedShape> kept;
+  for (const PeftTensor& tensor : whole.tensors) {
+    if (is_kept(tensor)) kept.push_back({tensor.name, tensor.shape});
+  }
+  PeftWriter writer(adapter(), nlohmann::json::parse(read_text(adapter() / "adapter_config.json")),
+                    "", kept);
+  for (const PeftTensor& tensor : whole.tensors) {
+    if (is_kept(tensor)) writer.write(tensor.name, tensor.values());
+  }
+  writer.commit();
+  const auto run = session(false);
+  ::testing::internal::CaptureStderr();
+  warn_of_adapter(run->stage(), adapter());
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("selects 8 modules without tensors, first model.layers.0."),
+            std::string::npos)
+      << said;
+}
+
 TEST_F(LoadedAdapter, WhatPeftTrainsInPartIsNotTrained) {
   set("init_lora_weights", "mica");
   const Recipe recipe = with_adapter_options(make_recipe({"adapter=" + adapter().string()}));
@@ -160,6 +185,12 @@ TEST_F(LoadedAdapter, OfNoPlaceSaysWhy) {
             "AutoModelForCausalLM's");
   EXPECT_EQ(hint_for("_orig_mod.model.layers.0.mlp.up_proj"),
             "it was saved of a model under torch.compile: save it of the model itself");
+  EXPECT_EQ(hint_for("language_model.model.layers.0.mlp.up_proj"),
+            "its names have a further prefix, language_model.: rename its tensors, "
+            "base_model.model.language_model.* to base_model.model.*");
+  EXPECT_EQ(hint_for("base_model.model.model.layers.0.mlp.up_proj"),
+            "its names have a further prefix, base_model.model.: rename its tensors, "
+            "base_model.model.base_model.model.* to base_model.model.*");
   EXPECT_EQ(hint_for("lm_head"),
             "adapters of the matrices of blocks are supported, those of lm_head and embed_tokens "
             "are not; PEFT's merge_and_unload() makes a model of such an adapter of an untied "

@@ -202,7 +202,7 @@ std::string how_to_go_on(const Recipe& recipe, const RunStart& start, const fs::
 
 std::string hint_after_stop(int ranks, const std::string& hint) {
   // mpirun sends SIGTERM where another rank has failed, too.
-  return ranks == 1 ? hint : "mend first what another rank has said, if one has; " + hint;
+  return ranks == 1 ? hint : "if another rank has failed, mend that first; " + hint;
 }
 
 std::string hint_after_non_finite(const Recipe& recipe, int64_t updates, std::string hint,

@@ -181,7 +181,7 @@ TEST(Opening, RanksThatCannotShareLanesAreToldWhoCan) {
 TEST(Opening, AStopOfOneRankOfSeveralMayBeForWhatAnotherSaid) {
   EXPECT_EQ(hint_after_stop(1, "run it again"), "run it again");
   EXPECT_EQ(hint_after_stop(2, "run it again"),
-            "mend first what another rank has said, if one has; run it again");
+            "if another rank has failed, mend that first; run it again");
 }
 
 TEST(Opening, RanksOfAMachineShareItsMemory) {

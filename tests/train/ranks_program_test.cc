@@ -158,7 +158,7 @@ TEST_F(SlowRanksProgram, AStopBeforeTheFirstStepEndsAll) {
     EXPECT_EQ(child.wait(), 130) << tiny_.text("said");
     EXPECT_EQ(count_of(tiny_.text("said"), "stopped before the first step"), 1)
         << tiny_.text("said");
-    EXPECT_TRUE(said("hint: mend first what another rank has said, if one has; this command"))
+    EXPECT_TRUE(said("hint: if another rank has failed, mend that first; this command"))
         << tiny_.text("said");
     EXPECT_EQ(count_of(tiny_.text("said"), "Signal: "), 0) << tiny_.text("said");
     EXPECT_TRUE(RanksChild::all_gone(processes));

@@ -45,7 +45,7 @@ int run(std::vector<std::string> arguments) {
     }
   }
   const double begin = clock.seconds();
-  auto data = read_tokenizer_directory(directory);
+  auto data = parse_tokenizer_texts(read_tokenizer_texts(directory), directory);
   if (!data) fail(ErrorKind::usage, "{} has no tokenizer", directory);
   const Tokenizer tokenizer(std::move(*data));
   const double load = clock.seconds() - begin;

@@ -74,8 +74,8 @@ fs::path named_path(fs::path path);
 // Whether both are there and one file or directory, whatever their names.
 bool is_same_file(const fs::path& a, const fs::path& b);
 
-// For a hint about a path where nothing is: "; it counts from the current directory, ..."; empty
-// for an absolute one.
+// For a hint about a path where nothing is: "; a path counts from the current directory, ...";
+// empty for an absolute one.
 std::string from_where(const fs::path& path);
 
 // The whole file as text. Throws Error(model) when it cannot be read or is larger than `max_bytes`.

@@ -2,6 +2,7 @@
 // stage may be one of several.
 #pragma once
 
+#include <algorithm>
 #include <span>
 
 #include "session/session_use.h"

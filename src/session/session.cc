@@ -1,8 +1,6 @@
 #include "session/session.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 #include <numeric>
 #include <utility>
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/progress_callback.h"
 #include "session/device_peak.h"
@@ -61,8 +62,8 @@ fs::path masters_directory(const fs::path& output_dir, int rank = 0);
 //   at the end, for the result: visit() and read_weight()
 // To evaluate or generate: rehearse(), the constructor, restored() after an adapter, then losses or
 // logits. To learn what files a run will write: planned(), learner().begin_run(), and for every
-// step pass_step() and visit(). The sessions of several ranks make these calls together
-// (train/crew.h).
+// step pass_step() and visit(). Steps are for a session that trains, logits for one whose use has
+// logits_rows. The sessions of several ranks make these calls together (train/crew.h).
 class Session {
  public:
   // Builds a session on the recipe's device, with memory reserved as planned. Throws

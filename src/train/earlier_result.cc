@@ -307,6 +307,10 @@ void refuse_to_replace(const Recipe& recipe, const LoggedRun& logged, const Chan
 
 }  // namespace
 
+bool has_left_of_result(const fs::path& output) {
+  return !left_of_result(output, logged_run(output)).empty();
+}
+
 void refuse_other_result(const Recipe& recipe, const fs::path& checkpoint) {
   const fs::path output = recipe.output_dir;
   if (recipe.overwrite) return;

@@ -19,6 +19,10 @@ struct FinishedRun {
   int64_t result_step = 0;    // of which its result is: the last, or that of the best evaluation
 };
 
+// Whether output_dir has the log of a run that ended, or exports: what is left of a result whose
+// weights are gone.
+bool has_left_of_result(const fs::path& output);
+
 // Throws Error(usage) as check_result() does where the recipe alone tells that it would: before the
 // data are read, whose tokens may replace those that another run keeps in output_dir.
 void refuse_other_result(const Recipe& recipe, const fs::path& checkpoint);

@@ -114,7 +114,9 @@ fs::path recipe_before(const Recipe& recipe) {
   if (recipe.resume != "auto") return fs::path(recipe.resume) / kRecipeName;
   const fs::path output = recipe.output_dir;
   if (recipe.overwrite) return {};
-  if (list_checkpoints(output).empty() && !has_result(output)) return {};
+  const bool has_one =
+      !list_checkpoints(output).empty() || has_result(output) || has_left_of_result(output);
+  if (!has_one) return {};
   return output / kRecipeName;
 }
 
@@ -138,8 +140,10 @@ std::optional<std::string> lanes_before(const Recipe& recipe) {
 
 // Whether output_dir is that of the run that wrote the checkpoint.
 bool is_own(const fs::path& checkpoint, const fs::path& output) {
+  if (lies_in(checkpoint, output)) return true;
+  // Its recipe may name output_dir from another working directory: a run's it must be.
   const auto written_by = saved_value(checkpoint / kRecipeName, "output_dir");
-  return lies_in(checkpoint, output) || (written_by && is_same_file(*written_by, output));
+  return written_by && is_same_file(*written_by, output) && fs::exists(output / kRecipeName);
 }
 
 // Throws Error(usage) where the ranks cannot share the lanes of the run before.
@@ -175,11 +179,14 @@ std::string and_what_has_changed(const fs::path& checkpoint, const Recipe& recip
   return fmt::format(" (and {})", fmt::join(changes, ", "));
 }
 
-// Throws Error(model) where the run would train anew over weights that are there, because another
-// file of the result is gone.
+// Says what is written again. Throws Error(model) where the run would train anew over weights that
+// are there, because another file of the result is gone.
 void require_writable_again(const FinishedRun& finished, const fs::path& checkpoint,
                             const fs::path& output) {
-  if (!has_result(output)) return;
+  if (!has_result(output)) {
+    return warn(fmt::format("the weights of the result in {} are gone: this run writes them again",
+                            output.string()));
+  }
   const std::string what = fmt::format("the result in {} is not whole: {} is missing",
                                        output.string(), finished.missing);
   if (!is_same_file(checkpoint, checkpoint_path(output, finished.step))) {

@@ -89,7 +89,8 @@ void write_if_possible(const std::string& what, const std::function<void()>& wri
 }
 
 bool may_save_after(const Error& error) {
-  return error.kind() != ErrorKind::non_finite && error.kind() != ErrorKind::interrupted;
+  return error.kind() != ErrorKind::non_finite && error.kind() != ErrorKind::device &&
+         error.kind() != ErrorKind::interrupted;
 }
 
 void write_patiently(const TrainConsole& console, const std::string& what, OutputClaim& output_dir,

@@ -19,8 +19,8 @@ bool write_or_warn(const std::string& what, const std::function<void()>& write);
 // The same for what nothing else depends on: whatever `write` throws is no more than a warning.
 void write_if_possible(const std::string& what, const std::function<void()>& write);
 
-// Whether the states of a run are worth saving after such an error: not where they are not finite,
-// nor where the user wants no more.
+// Whether the states of a run can and shall be saved after such an error: not where they are not
+// finite, the device or another rank has failed, or the user wants no more.
 bool may_save_after(const Error& error);
 
 // Runs `write` until it succeeds; at once again where it fails and output_dir was moved meanwhile.

@@ -431,8 +431,9 @@ class Trainer {
 
   void or_leave_elsewhere(int64_t step, const std::function<void()>& save) try {
     save();
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::generic) throw;
+  } catch (const std::exception& exception) {
+    const Error error = error_of(exception);
+    if (!may_save_after(error)) throw;
     leave_elsewhere(step, error);
   }
 

@@ -38,7 +38,8 @@ const Subcommand& find_command(const std::string& name) {
                       : std::string("jackscrew --help lists the commands"));
 }
 
-// `help train`: the help of one command, with nothing after its name.
+// `help train`, `help data preview`: the help of one command, with nothing after its name but what
+// its usage has there.
 const Subcommand& command_to_explain(Arguments asked) {
   const std::string& name = asked[0];
   const auto with = commands_with(name);
@@ -48,7 +49,8 @@ const Subcommand& command_to_explain(Arguments asked) {
                 fmt::format("jackscrew help {} explains it", with.front()));
   }
   const Subcommand& command = find_command(name);
-  if (asked.size() == 1) return command;
+  const bool is_usage = asked.size() == 2 && command.usage.find(asked[1]) != std::string::npos;
+  if (asked.size() == 1 || is_usage) return command;
   throw Error(ErrorKind::usage, fmt::format("help does not know what to do with \"{}\"", asked[1]),
               fmt::format("jackscrew help {}", command.name));
 }

@@ -34,7 +34,8 @@ bool is_mount_point(const fs::path& path) {
     return (own.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
   }
   // Linux before 5.8: what is mounted from the same file system is not seen.
-  return look(path.has_parent_path() ? path.parent_path() : ".", above) &&
+  const fs::path parent = path.has_parent_path() ? path.parent_path() : ".";
+  return look(fs::is_directory(path) ? path / ".." : parent, above) &&
          (own.stx_dev_major != above.stx_dev_major || own.stx_dev_minor != above.stx_dev_minor);
 }
 

@@ -12,35 +12,36 @@ namespace jackscrew {
 namespace {
 
 // What data sets call what the program reads as `input`, and as `system`.
-constexpr auto kInputNames = {"context", "passage"};
-constexpr auto kSystemNames = {"system_prompt", "system_message"};
+constexpr auto kInputNames = {"input", "context", "passage"};
+constexpr auto kSystemNames = {"system", "system_prompt", "system_message"};
 
-// The options by which a question and its answer are read, with what stands beside them.
-std::string pair_options(const RecordJson& object, const std::string& question,
-                         const std::string& answer) {
-  std::string set = fmt::format("field_instruction={} field_output={}", question, answer);
-  const auto add = [&](const char* option, const char* known,
-                       std::initializer_list<const char*> names) {
-    const bool is_read = question != known && answer != known && member(object, known) != nullptr;
-    const std::string name = is_read ? std::string() : first_of(object, names);
-    if (!name.empty() && name != question && name != answer) {
-      set += fmt::format(" {}={}", option, name);
-    }
-  };
-  add("field_input", "input", kInputNames);
-  add("field_system", "system", kSystemNames);
-  return set;
-}
-
-// The same as first_of(), in whatever case a record writes the name, where none is there as it is.
+// The same as first_of(), in whatever case a record writes each name.
 std::string first_in_any_case(const RecordJson& object, std::initializer_list<const char*> names) {
-  if (std::string exact = first_of(object, names); !exact.empty()) return exact;
   for (const char* name : names) {
+    if (member(object, name) != nullptr) return name;
     for (const auto& [key, value] : object.items()) {
       if (!value.is_null() && lower_case(key) == name) return key;
     }
   }
   return {};
+}
+
+// The options by which a question and its answer are read, with what stands beside them.
+std::string pair_options(const RecordJson& object, const std::string& question,
+                         const std::string& answer) {
+  std::string set = fmt::format("field_instruction={} field_output={}", question, answer);
+  const auto add = [&](const char* option, std::initializer_list<const char*> names) {
+    const std::string known = *names.begin();
+    const bool is_read =
+        question != known && answer != known && member(object, known.c_str()) != nullptr;
+    const std::string name = is_read ? std::string() : first_in_any_case(object, names);
+    if (!name.empty() && name != known && name != question && name != answer) {
+      set += fmt::format(" {}={}", option, name);
+    }
+  };
+  add("field_input", kInputNames);
+  add("field_system", kSystemNames);
+  return set;
 }
 
 // Whether a list has turns such as {"human": ..., "gpt": ...}: no option reads them.

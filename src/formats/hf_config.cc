@@ -88,8 +88,8 @@ void check_computation(const json& root, const JsonFields& fields) {
   }
 }
 
-// The defaults are those of transformers, and so is what a 0 replaces by its default: an absent or
-// null factor follows from the two lengths.
+// As in transformers: an absent or null factor follows from the two lengths, and 0 stands for the
+// default of beta_fast, beta_slow, mscale and mscale_all_dim.
 void parse_yarn(const json& parameters, const JsonFields& rope, ModelConfig& config) {
   RopeScaling& scaling = config.rope_scaling;
   const auto nonzero_or = [&](const char* key, double fallback) {

@@ -191,7 +191,8 @@ void read_lora_settings(const JsonFields& fields, const ordered_json& in_order,
 // "...q_proj.lora_A.default.weight".
 bool has_name_of_adapter(const std::string& tensor) {
   const auto has = [&](const char* part) { return tensor.find(part) != std::string::npos; };
-  return tensor.ends_with(".weight") && (has(".lora_A.") || has(".lora_B."));
+  return tensor.ends_with(".weight") &&
+         (has(".lora_A.") || has(".lora_B.") || has(".lora_magnitude_vector."));
 }
 
 // The tensors of each module, by its path.
@@ -346,10 +347,11 @@ std::string lack_of_tensors(const ordered_json& settings, const PeftModules& in_
   const auto value = [&](const char* key) { return settings.value(key, ordered_json()); };
   const bool is_clear = value("target_modules").is_array() &&
                         !value("exclude_modules").is_string() && value("layers_pattern").is_null();
+  if (!is_clear) return {};
   std::set<std::string> ends;
   for (const std::string& path : paths) {
     const size_t end = path.find('.', kLayers.size());
-    if (!is_clear || !path.starts_with(kLayers) || end == std::string::npos) return {};
+    if (!path.starts_with(kLayers) || end == std::string::npos) return {};
     ends.insert(path.substr(end));
   }
   std::vector<std::string> lacking;

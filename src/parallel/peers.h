@@ -68,7 +68,7 @@ class Peers {
   // its last stage knows; other stages pass none.
   std::vector<double> losses_of_lanes(std::span<const double> own);
 
-  // What this rank has sent so far or, without a transport, the most that it or another replica of
+  // What this rank has sent so far or, without a transport, at most what it or another replica of
   // its stage would have sent.
   const Traffic& sent() const { return sent_; }
   // Seconds that this rank has waited for others so far.

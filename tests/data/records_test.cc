@@ -207,7 +207,9 @@ TEST(Records, HintsSayWhichFieldsWouldDo) {
   ends(hint(R"({"Prompt": "a", "Completion": "b"})"),
        "field_instruction=Prompt field_output=Completion");
   ends(hint(R"({"Question": "a", "query": "q", "ANSWER": "b"})"),
-       "field_instruction=query field_output=ANSWER");
+       "field_instruction=Question field_output=ANSWER");
+  ends(hint(R"({"Instruction": "a", "Input": "i", "Output": "b"})"),
+       "field_instruction=Instruction field_output=Output field_input=Input");
   ends(hint(R"({"Text": "t"})"), "field_text=Text");
   ends(hint(R"({"Messages": [{"role": "user", "content": "a"}]})"), "field_messages=Messages");
   ends(hint(R"({"prompt": "a", "text": "t"})"), "field_text=text");

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/file.h"
+#include "base/parallel.h"
 #include "base/philox.h"
 #include "recipe/recipe_file.h"
 #include "tests/support/errors.h"
@@ -71,7 +72,7 @@ TEST(Recipe, Defaults) {
   EXPECT_EQ(recipe.num_train_epochs, 3);
   EXPECT_EQ(recipe.lr_schedule, ScheduleKind::cosine);
   EXPECT_EQ(recipe.seed, 42u);
-  EXPECT_EQ(recipe.threads, omp_get_num_procs());
+  EXPECT_EQ(recipe.threads, usable_threads());
   EXPECT_EQ(recipe.save_total_limit, 2);
   EXPECT_FALSE(recipe.gradient_checkpointing);
   EXPECT_FALSE(recipe.device_memory);

@@ -115,9 +115,8 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
     }
   };
   Example example;
-  int64_t zero_bytes = 0;
   const auto count_zeros = [&](std::string_view text) {
-    zero_bytes += std::ranges::count(text, '\0');
+    example.notes.zero_bytes += std::ranges::count(text, '\0');
   };
   if (const auto* chat = std::get_if<ConversationRecord>(&record)) {
     example = conversation(chat->messages, chat->tools, chat->variables);
@@ -147,7 +146,6 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
     count_zeros(document.text);
     example.notes.json_lines = document.begins && begins_as_json_lines(document.text) ? 1 : 0;
   }
-  example.notes.zero_bytes = zero_bytes;
   if (options.train_on_inputs) {
     std::fill(example.train.begin(), example.train.end(), uint8_t{1});
     example.notes.untrainable = example.notes.thoughtless = 0;

@@ -61,7 +61,7 @@ void check_quantization(const JsonFields& fields) {
 }
 
 // Refuses members that change the computation in a way that this program does not support.
-void check_computation(const json& root, const JsonFields& fields) {
+void check_computation(const JsonFields& fields) {
   const std::string activation = fields.text("hidden_act", "silu");
   if (activation != "silu") {
     unsupported(fields.where(), "hidden_act " + activation, "supported activations: silu");
@@ -79,7 +79,7 @@ void check_computation(const json& root, const JsonFields& fields) {
     unsupported(fields.where(), "partial_rotary_factor other than 1", "");
   }
   // transformers takes null for false.
-  if (root.contains("is_causal") && !fields.boolean("is_causal", false)) {
+  if (fields.contains("is_causal") && !fields.boolean("is_causal", false)) {
     unsupported(fields.where(), "is_causal other than true",
                 "supported: models whose tokens see none that follow");
   }
@@ -90,7 +90,7 @@ void check_computation(const json& root, const JsonFields& fields) {
 
 // As in transformers: an absent or null factor follows from the two lengths, and 0 stands for the
 // default of beta_fast, beta_slow, mscale and mscale_all_dim.
-void parse_yarn(const json& parameters, const JsonFields& rope, ModelConfig& config) {
+void parse_yarn(const JsonFields& rope, ModelConfig& config) {
   RopeScaling& scaling = config.rope_scaling;
   const auto nonzero_or = [&](const char* key, double fallback) {
     const double value = rope.find(key) == nullptr ? 0.0 : rope.number(key);
@@ -101,7 +101,7 @@ void parse_yarn(const json& parameters, const JsonFields& rope, ModelConfig& con
                                                  1, scaling.original_max_position_embeddings)));
   scaling.beta_fast = nonzero_or("beta_fast", 32.0);
   scaling.beta_slow = nonzero_or("beta_slow", 1.0);
-  scaling.truncate = rope.boolean("truncate", !parameters.contains("truncate"));  // null: false
+  scaling.truncate = rope.boolean("truncate", !rope.contains("truncate"));  // null: false
   const double mscale = nonzero_or("mscale", 0.0);
   const double mscale_all_dim = nonzero_or("mscale_all_dim", 0.0);
   const auto of_factor = [&](double scale) {
@@ -161,14 +161,14 @@ void parse_rope(const JsonFields& fields, ModelConfig& config) {
       break;
     case RopeScaling::Kind::yarn:
       scaling.original_max_position_embeddings = original_positions();
-      parse_yarn(*parameters, rope, config);
+      parse_yarn(rope, config);
       break;
   }
 }
 
 // Mistral's window applies to every block; Qwen's, if it is enabled, to the blocks from
 // max_window_layers on. Version 5 lists the kind of each block; the list must agree with that.
-void parse_window(const json& root, const JsonFields& fields, ModelConfig& config) {
+void parse_window(const JsonFields& fields, ModelConfig& config) {
   if (config.architecture->nope && fields.boolean("use_sliding_window", false)) {
     unsupported(fields.where(), "use_sliding_window of SmolLM3", "set it to false in that file");
   }
@@ -176,8 +176,8 @@ void parse_window(const json& root, const JsonFields& fields, ModelConfig& confi
                           ? fields.boolean("use_sliding_window", false)
                           : config.architecture->model_type == std::string_view("mistral");
   if (slides) {
-    config.sliding_window = root.contains("sliding_window") ? fields.integer("sliding_window", 0)
-                                                            : 4096;  // the default of all
+    config.sliding_window = fields.contains("sliding_window") ? fields.integer("sliding_window", 0)
+                                                              : 4096;  // the default of all
     if (is_qwen(config)) config.first_sliding_layer = fields.integer("max_window_layers", 28);
   }
   const std::vector<std::string> kinds = fields.texts("layer_types");
@@ -217,8 +217,8 @@ void parse_unrotated(const JsonFields& fields, ModelConfig& config) {
 }
 
 // An absent id has a default; null means none, as does the -1 of some published files.
-int64_t parse_token(const json& root, const JsonFields& fields, const char* key, int64_t fallback) {
-  if (!root.contains(key)) return fallback;
+int64_t parse_token(const JsonFields& fields, const char* key, int64_t fallback) {
+  if (!fields.contains(key)) return fallback;
   return fields.integer(key, -1);
 }
 
@@ -280,7 +280,7 @@ void add_tokens(const ModelConfig& config, json& out) {
 ModelConfig parse_hf_config(const std::string& json_text, const std::string& where) {
   const json root = parse_json(json_text, where);
   const JsonFields fields(root, where);
-  check_computation(root, fields);
+  check_computation(fields);
   ModelConfig config;
   config.architecture = parse_architecture(fields);
   const bool llama = config.architecture == &llama_architecture();
@@ -293,7 +293,7 @@ ModelConfig parse_hf_config(const std::string& json_text, const std::string& whe
   // Other architectures' defaults are the numbers of one published model, so absent members are
   // errors. A null stands for num_attention_heads in all.
   std::optional<int64_t> key_value_heads;
-  if (llama || root.contains("num_key_value_heads")) key_value_heads = config.num_attention_heads;
+  if (llama || fields.contains("num_key_value_heads")) key_value_heads = config.num_attention_heads;
   config.num_key_value_heads = fields.integer("num_key_value_heads", key_value_heads);
   config.head_dim = parse_head_dim(fields, config);
   config.max_position_embeddings = llama ? fields.integer("max_position_embeddings", 2048)
@@ -302,14 +302,14 @@ ModelConfig parse_hf_config(const std::string& json_text, const std::string& whe
   config.tie_word_embeddings = fields.boolean("tie_word_embeddings", nope);  // SmolLM3's default
   config.initializer_range = fields.number("initializer_range", 0.02);
   parse_rope(fields, config);
-  parse_window(root, fields, config);
+  parse_window(fields, config);
   // Qwen's files name their tokens; SmolLM3 has Llama 3's, of which one pads.
   const bool qwen = is_qwen(config);
   const int64_t bos = nope ? 128000 : qwen ? -1 : 1;
-  config.bos_token_id = parse_token(root, fields, "bos_token_id", bos);
-  config.pad_token_id = parse_token(root, fields, "pad_token_id", nope ? 128004 : -1);
+  config.bos_token_id = parse_token(fields, "bos_token_id", bos);
+  config.pad_token_id = parse_token(fields, "pad_token_id", nope ? 128004 : -1);
   config.eos_token_ids = fields.integers("eos_token_id");
-  if (!root.contains("eos_token_id") && !qwen) config.eos_token_ids = {bos + 1};
+  if (!fields.contains("eos_token_id") && !qwen) config.eos_token_ids = {bos + 1};
   if (config.eos_token_ids == std::vector<int64_t>{-1}) config.eos_token_ids.clear();
   try {
     config.validate();

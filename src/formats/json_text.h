@@ -36,6 +36,8 @@ class JsonFields {
   JsonFields(const nlohmann::json& object, std::string where);
 
   bool has(const char* key) const { return find(key) != nullptr; }
+  // Also where the member is null.
+  bool contains(const char* key) const { return object_.contains(key); }
   // Null when the member is absent or null.
   const nlohmann::json* find(const char* key) const;
   int64_t integer(const char* key, std::optional<int64_t> fallback = {}) const;

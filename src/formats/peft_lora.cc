@@ -152,9 +152,8 @@ void read_lora_settings(const JsonFields& fields, const ordered_json& in_order,
   const std::string& where = fields.where();
   check_supported(fields);
   // PEFT does not take null for the default.
-  const int64_t rank = in_order.contains("r") ? fields.integer("r") : kDefaultRank;
-  const double alpha =
-      in_order.contains("lora_alpha") ? fields.number("lora_alpha") : kDefaultAlpha;
+  const int64_t rank = fields.contains("r") ? fields.integer("r") : kDefaultRank;
+  const double alpha = fields.contains("lora_alpha") ? fields.number("lora_alpha") : kDefaultAlpha;
   const double dropout = fields.number("lora_dropout", 0.0);
   if (rank <= 0) fail(ErrorKind::model, "{}: r = {} is not a rank", where, rank);
   if (!std::isfinite(alpha)) fail(ErrorKind::model, "{}: lora_alpha is not finite", where);

@@ -113,7 +113,7 @@ std::vector<double> StagePasses::losses(const StepBatch& batch, const ProgressCa
     }
     if (progress) progress(batch.micro_batches[i].tokens());
   }
-  for (InFlight& flight : flights_) peers_.wait(flight.stream_sent);
+  wait_for_sends();
   check_maps();
   return losses;
 }

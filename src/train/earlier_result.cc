@@ -314,16 +314,17 @@ bool has_left_of_result(const fs::path& output) {
 void refuse_other_result(const Recipe& recipe, const fs::path& checkpoint) {
   const fs::path output = recipe.output_dir;
   if (recipe.overwrite) return;
-  const LoggedRun logged = logged_run(output);
-  const bool has_weights = has_result(output);
-  const std::string left = left_of_result(output, logged);
-  if (!has_weights && left.empty()) return;
-  const Changes changes = changes_since(output, recipe);
-  if (changes.texts.empty()) return;
-  if (!has_weights) {
+  if (!has_result(output)) {
+    if (lies_in(checkpoint, output)) return;
+    const std::string left = left_of_result(output, logged_run(output));
+    if (left.empty()) return;
+    const Changes changes = changes_since(output, recipe);
     if (!changes.is_same_run) refuse_to_lose(recipe, left, changes, checkpoint);
     return;
   }
+  const Changes changes = changes_since(output, recipe);
+  if (changes.texts.empty()) return;
+  const LoggedRun logged = logged_run(output);
   // With num_train_epochs, max_steps is 0 here: the steps are known only after the data are read.
   if (!logged.ended_after) {
     // The options alone already make this another run.

@@ -40,16 +40,24 @@ const char* without_it(const Recipe& recipe) {
                           : "or leave resume out";
 }
 
+// What has changed since a checkpoint or run, without the length: a longer run goes on from the
+// same states. `when` says in their text when the other values were.
+std::vector<std::string> changes_but_length(const fs::path& directory, const Recipe& recipe,
+                                            const char* when) {
+  std::vector<std::string> texts;
+  for (const OptionChange& change : changed_options(directory, recipe.options)) {
+    if (!is_length(change.name)) texts.push_back(change.text(when));
+  }
+  return texts;
+}
+
 // Whether output_dir has another run than this one, which goes on from a checkpoint of elsewhere:
 // evaluations in that run's log, and its best checkpoint, would be taken for this one's. Throws
 // Error(usage) unless the recipe replaces it.
 bool replaces_another(const Recipe& recipe, const fs::path& checkpoint) {
   const fs::path output = recipe.output_dir;
   if (lies_in(checkpoint, output) || !fs::exists(output / kRecipeName)) return false;
-  std::vector<std::string> changes;
-  for (const OptionChange& change : changed_options(output, recipe.options)) {
-    if (!is_length(change.name)) changes.push_back(change.text("then"));
-  }
+  const std::vector<std::string> changes = changes_but_length(output, recipe, "then");
   if (changes.empty()) return false;
   if (recipe.overwrite) return true;
   throw Error(ErrorKind::usage,
@@ -162,19 +170,9 @@ void require_lanes_of(const Recipe& recipe, int ranks) {
   }
 }
 
-// What has changed since a checkpoint, without the length: a longer run goes on from the same
-// states.
-std::vector<std::string> changes_but_length(const fs::path& checkpoint, const Recipe& recipe) {
-  std::vector<std::string> texts;
-  for (const OptionChange& change : changed_options(checkpoint, recipe.options)) {
-    if (!is_length(change.name)) texts.push_back(change.text(kCheckpointTime));
-  }
-  return texts;
-}
-
 // For a hint that asks for more steps: what the checkpoint's states may not fit then.
 std::string and_what_has_changed(const fs::path& checkpoint, const Recipe& recipe) {
-  const std::vector<std::string> changes = changes_but_length(checkpoint, recipe);
+  const std::vector<std::string> changes = changes_but_length(checkpoint, recipe, kCheckpointTime);
   if (changes.empty()) return {};
   return fmt::format(" (and {})", fmt::join(changes, ", "));
 }
@@ -229,7 +227,7 @@ std::string hint_after_non_finite(const Recipe& recipe, int64_t updates, std::st
 }
 
 void refuse_states(const fs::path& checkpoint, const Recipe& recipe, const Error& error) {
-  const std::vector<std::string> changes = changes_but_length(checkpoint, recipe);
+  const std::vector<std::string> changes = changes_but_length(checkpoint, recipe, kCheckpointTime);
   if (changes.empty()) refuse_checkpoint(checkpoint, recipe, error);
   throw Error(error.kind(), error.what(),
               fmt::format("{}; undo that, {}", fmt::join(changes, ", "), without_it(recipe)));

@@ -3,6 +3,8 @@
 
 #include <sys/resource.h>
 
+#include <csignal>
+
 namespace jackscrew {
 
 class ResourceLimit {
@@ -20,6 +22,18 @@ class ResourceLimit {
  private:
   int resource_;
   rlimit before_{};
+};
+
+// While it lives no file may be larger than a page: that stands for a disk without room.
+class NoRoom {
+ private:
+  struct SignalIgnored {
+    void (*handler)(int) = std::signal(SIGXFSZ, SIG_IGN);
+    ~SignalIgnored() { std::signal(SIGXFSZ, handler); }
+  };
+
+  SignalIgnored signal_;
+  ResourceLimit limit_{RLIMIT_FSIZE, 4096};
 };
 
 }  // namespace jackscrew

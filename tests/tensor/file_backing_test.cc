@@ -4,9 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstring>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,22 +17,6 @@ namespace jackscrew {
 namespace {
 
 constexpr size_t kBytes = 1 << 20;
-
-// While it lives no file may be larger than a page: that stands for a disk without room.
-class NoRoom {
- public:
-  NoRoom() : handler_(std::signal(SIGXFSZ, SIG_IGN)), limit_(std::in_place, RLIMIT_FSIZE, 4096) {}
-  ~NoRoom() {
-    limit_.reset();
-    std::signal(SIGXFSZ, handler_);
-  }
-  NoRoom(const NoRoom&) = delete;
-  NoRoom& operator=(const NoRoom&) = delete;
-
- private:
-  void (*handler_)(int);
-  std::optional<ResourceLimit> limit_;
-};
 
 class FileBackingRoomTest : public ::testing::Test {
  protected:

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstring>
 
 #include "base/map_guard.h"
@@ -141,15 +140,12 @@ TEST_F(FileBackingTest, RemovesWhatAKilledRunLeft) {
   EXPECT_EQ(files(), 0);
 }
 
-// A limit on the size of files stands for a disk without room.
 TEST_F(FileBackingTest, SaysThatTheDiskIsFullBeforeAnythingIsWritten) {
   Memory memory("disk", std::make_unique<FileBacking>(directory_), 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   {
-    const ResourceLimit small(RLIMIT_FSIZE, 4096);
+    const NoRoom no_room;
     EXPECT_THROW(memory.allocate(Purpose::masters, 1 << 20), Error);
   }
-  std::signal(SIGXFSZ, handler);
   EXPECT_EQ(memory.ledger().total, 0);
   EXPECT_EQ(files(), 0);
 }

@@ -104,11 +104,11 @@ IsaLevel choose_isa(std::string_view requested) {
                 fmt::format("isa={} asked for, but this CPU has {}", requested, isa_name(machine)),
                 "use isa=auto");
   }
-  dnnl::cpu_isa limit = dnnl::cpu_isa::all;
+  // Of the levels below a machine's, v4_bf16 is the highest.
+  dnnl::cpu_isa limit = dnnl::cpu_isa::avx512_core_bf16;
   if (*level == IsaLevel::v3) limit = dnnl::cpu_isa::avx2;
   if (*level == IsaLevel::v4) limit = dnnl::cpu_isa::avx512_core;
   if (*level == IsaLevel::v4_vnni) limit = dnnl::cpu_isa::avx512_core_vnni;
-  if (*level == IsaLevel::v4_bf16) limit = dnnl::cpu_isa::avx512_core_bf16;
   if (*level < machine && dnnl::set_max_cpu_isa(limit) != dnnl::status::success &&
       dnnl::get_effective_cpu_isa() != limit) {
     fail(ErrorKind::device, "oneDNN is already in use and cannot be limited to {}", requested);

@@ -13,6 +13,7 @@
 #include "base/parallel.h"
 #include "base/signals.h"
 #include "kernels/cpu/dot.h"
+#include "kernels/cpu/matmul_description.h"
 #include "kernels/op_arguments.h"
 
 namespace jackscrew {
@@ -331,8 +332,7 @@ class CpuGemm::Impl {
     // What oneDNN chooses must not depend on how many threads this program uses.
     const int threads = omp_get_max_threads();
     omp_set_num_threads(1);
-    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes,
-                                                   engine_);
+    const auto description = matmul_description(engine_, a, b, c, attributes);
     Primitive made{dnnl::matmul(description), {}};
     omp_set_num_threads(threads);
     const memory::desc scratch = description.scratchpad_desc();

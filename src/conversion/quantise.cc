@@ -1,5 +1,7 @@
 #include "conversion/quantise.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <iostream>
 #include <limits>

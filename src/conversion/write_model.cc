@@ -1,5 +1,7 @@
 #include "conversion/write_model.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iostream>

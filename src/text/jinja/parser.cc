@@ -1,5 +1,7 @@
 #include "text/jinja/parser.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <deque>
 #include <map>

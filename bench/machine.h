@@ -14,6 +14,7 @@
 #include "base/half.h"
 #include "base/parallel.h"
 #include "base/philox.h"
+#include "kernels/cpu/matmul_description.h"
 #include "kernels/isa.h"
 #include "tensor/memory.h"
 
@@ -119,8 +120,7 @@ class WholeGemm {
     const dnnl::memory::desc a_desc({m, k}, type, ta ? Dims{1, m} : Dims{k, 1});
     const dnnl::memory::desc b_desc({k, n}, type, tb ? Dims{1, k} : Dims{n, 1});
     const dnnl::memory::desc c_desc({m, n}, result, Dims{n, 1});
-    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a_desc, b_desc, c_desc),
-                                                   engine_);
+    const auto description = matmul_description(engine_, a_desc, b_desc, c_desc, {});
     name_ = description.impl_info_str();
     matmul_ = dnnl::matmul(description);
     arguments_ = {{DNNL_ARG_SRC, dnnl::memory(a_desc, engine_, a)},

@@ -1,5 +1,6 @@
 // jackscrew compare: measures how far models are from the first of them on a text.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>

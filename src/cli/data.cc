@@ -1,5 +1,6 @@
 // jackscrew data: shows what a model would read of data files, and what it would learn.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

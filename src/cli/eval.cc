@@ -1,4 +1,6 @@
 // jackscrew eval: measures the loss of a model on a text, with or without adapters.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "base/console.h"

@@ -1,5 +1,7 @@
 // jackscrew logits: writes a text's ids and logits to a safetensors file, for comparison with other
 // programs.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 

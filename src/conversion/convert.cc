@@ -1,5 +1,7 @@
 #include "conversion/convert.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>

@@ -1,5 +1,7 @@
 #include "conversion/quantise.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <iostream>
 #include <limits>
@@ -89,9 +91,9 @@ std::string rest_storage(const Recipe& recipe, const ModelFiles& base) {
         "bits sets what the linear layers of the blocks have; types of GGUF are for "
         "output=FILE.gguf, nf4 for format=hf");
   }
-  const StoredTensor& embedding =
-      stored_tensor(base, *base.source, {.name = "model.embed_tokens.weight"});
-  return embedding.format.get() == &bf16_format() ? "bf16" : "f16";
+  const WeightSpec embedding = {.name = "model.embed_tokens.weight"};
+  const StoredTensor& stored = stored_tensor(base, *base.source, embedding);
+  return stored.format.get() == &bf16_format() ? "bf16" : "f16";
 }
 
 CalibrationSize calibration_size(const Recipe& recipe, const ModelConfig& config) {

@@ -1,5 +1,7 @@
 #include "conversion/quantise_checkpoint.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <utility>
 

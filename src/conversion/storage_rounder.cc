@@ -1,5 +1,7 @@
 #include "conversion/storage_rounder.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>

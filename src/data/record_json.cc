@@ -1,5 +1,7 @@
 #include "data/record_json.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <optional>
 

@@ -1,6 +1,7 @@
 #include "data/record_keys.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <vector>
 

@@ -1,5 +1,7 @@
 #include "formats/peft.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>

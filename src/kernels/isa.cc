@@ -61,12 +61,14 @@ dnnl::cpu_isa onednn_isa(IsaLevel level) {
     case IsaLevel::v4_amx:
       break;
   }
-  return dnnl::cpu_isa::all;
+  return dnnl::cpu_isa::avx512_core_amx;
 }
 
-// The level that oneDNN computes with; to ask decides it for the rest of the process.
-IsaLevel level_in_use(IsaLevel machine) {
+// The level that oneDNN computes with, nullopt: one below all. To ask decides it for the rest of
+// the process.
+std::optional<IsaLevel> level_in_use(IsaLevel machine) {
   const dnnl::cpu_isa effective = dnnl::get_effective_cpu_isa();
+  if (effective == dnnl::cpu_isa::sse41 || effective == dnnl::cpu_isa::avx) return std::nullopt;
   for (const IsaLevel level : kLevels) {
     if (level < machine && effective == onednn_isa(level)) return level;
   }
@@ -132,13 +134,14 @@ IsaLevel choose_isa(std::string_view requested) {
   if (*level < machine && dnnl::set_max_cpu_isa(onednn_isa(*level)) == dnnl::status::success) {
     return *level;
   }
-  if (const IsaLevel used = level_in_use(machine); used != *level) {
+  if (const auto used = level_in_use(machine); used != *level) {
+    const std::string name = used ? isa_name(*used) : "less than x86-64-v3";
     throw Error(ErrorKind::device,
                 fmt::format("isa={} asked for, but oneDNN computes with {} in this process",
-                            requested, isa_name(used)),
-                fmt::format("use isa={}, or start another process for another level; "
-                            "ONEDNN_MAX_CPU_ISA must not be set for isa=auto",
-                            isa_name(used)));
+                            requested, name),
+                fmt::format("{}start another process for another level; ONEDNN_MAX_CPU_ISA must "
+                            "not be set for isa=auto",
+                            used ? fmt::format("use isa={}, or ", name) : ""));
   }
   return *level;
 }

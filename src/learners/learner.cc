@@ -1,5 +1,7 @@
 #include "learners/learner.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <nlohmann/json.hpp>
 

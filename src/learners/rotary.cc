@@ -1,5 +1,7 @@
 #include "learners/rotary.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>

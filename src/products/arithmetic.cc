@@ -1,6 +1,7 @@
 #include "products/arithmetic.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <fnmatch.h>
 
 #include <algorithm>

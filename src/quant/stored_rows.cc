@@ -1,5 +1,7 @@
 #include "quant/stored_rows.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "quant/part_layout.h"

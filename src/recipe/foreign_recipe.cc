@@ -1,6 +1,7 @@
 #include "recipe/foreign_recipe.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

@@ -1,5 +1,7 @@
 #include "session/fingerprint.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <span>
 

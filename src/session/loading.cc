@@ -1,6 +1,7 @@
 #include "session/loading.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iostream>

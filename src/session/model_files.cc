@@ -326,6 +326,11 @@ const StoredTensor& stored_tensor(const ModelFiles& files, const WeightSource& s
 }
 
 const StoredTensor& checked_tensor(const ModelFiles& files, const WeightSource& source,
+                                   const WeightSpec& weight) {
+  return checked_tensor(files, source, weight, {});
+}
+
+const StoredTensor& checked_tensor(const ModelFiles& files, const WeightSource& source,
                                    const WeightSpec& weight,
                                    const std::function<void(const StoredTensor&)>& use) {
   const StoredTensor& stored = stored_tensor(files, source, weight);

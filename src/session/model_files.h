@@ -65,8 +65,10 @@ const StoredTensor& stored_tensor(const ModelFiles& files, const WeightSource& s
 // Throws Error(model) naming the files where it is missing or has another shape, and where `use`
 // finds it damaged.
 const StoredTensor& checked_tensor(const ModelFiles& files, const WeightSource& source,
+                                   const WeightSpec& weight);
+const StoredTensor& checked_tensor(const ModelFiles& files, const WeightSource& source,
                                    const WeightSpec& weight,
-                                   const std::function<void(const StoredTensor&)>& use = {});
+                                   const std::function<void(const StoredTensor&)>& use);
 
 // The bytes of the tensors of the model that its files have: they may hold others.
 int64_t stored_bytes(const ModelFiles& files);

@@ -1,6 +1,7 @@
 #include "session/place.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>

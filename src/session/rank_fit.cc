@@ -1,5 +1,7 @@
 #include "session/rank_fit.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <functional>
 

@@ -1,5 +1,7 @@
 #include "train/crew.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <exception>
 #include <map>

@@ -46,7 +46,8 @@ TEST(Program, UnknownCommandsNameTheNearest) {
 // A model's directory may hold files of any name.
 TEST(Program, LoadsNoLibraryFromTheWorkingDirectory) {
   const TemporaryDirectory directory("jackscrew_no_library");
-  for (const char* name : {"libstdc++.so.6", "libgomp.so.1", "libpcre2-8.so.0", "libdnnl.so.2"}) {
+  for (const char* name :
+       {"libstdc++.so.6", "libgomp.so.1", "libpcre2-8.so.0", "libdnnl.so.2", "libdnnl.so.3"}) {
     directory.file(name, "not a library");
   }
   const Outcome version =

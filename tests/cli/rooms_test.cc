@@ -155,6 +155,20 @@ TEST(Files, NameATypeOnce) {
   EXPECT_GT(known.size(), 300u) << "the types are not found";
 }
 
+// fmt/format.h has fmt::join() too, but not since fmt 11.
+TEST(Files, IncludeWhatJoins) {
+  size_t joining = 0;
+  for (const char* directory : {"src", "tests", "bench"}) {
+    for (const fs::path& file : sources_below(source_root() / directory)) {
+      const std::string text = read_text(file);
+      if (text.find("fmt::join(") == std::string::npos) continue;
+      EXPECT_NE(text.find("#include <fmt/ranges.h>"), std::string::npos) << file;
+      ++joining;
+    }
+  }
+  EXPECT_GT(joining, 30u) << "fmt::join() is not found";
+}
+
 // Longer files have two subjects.
 TEST(Files, HaveAtMost500Lines) {
   for (const fs::path& file : sources_below(source_root() / "src")) {

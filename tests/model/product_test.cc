@@ -1,6 +1,7 @@
 // A product for each weight, and products that keep parameters beside weights.
 #include "products/product.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

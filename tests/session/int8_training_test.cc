@@ -1,4 +1,5 @@
 // Training with the products of bytes beside f32: the same seeds, nearly the same curve.
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <random>

@@ -1,6 +1,7 @@
 // LoRA against PEFT, its scale, its dropout, and its way to disk and back.
 #include "learners/lora.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>

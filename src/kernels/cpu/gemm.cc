@@ -13,6 +13,7 @@
 #include "base/parallel.h"
 #include "base/signals.h"
 #include "kernels/cpu/dot.h"
+#include "kernels/cpu/matmul_description.h"
 #include "kernels/op_arguments.h"
 
 namespace jackscrew {
@@ -78,12 +79,15 @@ class OneThread {
   int threads_ = omp_get_max_threads();
 };
 
-// It makes code both before a product and within it.
+// It makes code both before a product and within it, and finds none where it may not.
 [[noreturn]] void fail_in_onednn(dnnl_status_t status) {
+  const bool has_no_code = status == dnnl_unimplemented || status == dnnl_runtime_error;
   throw Error(ErrorKind::device,
               fmt::format("oneDNN cannot compute a product (status {})", static_cast<int>(status)),
-              "it writes the code that it runs: where the system forbids that "
-              "(MemoryDenyWriteExecute of systemd, execmem of SELinux), allow it for jackscrew");
+              has_no_code ? "it writes the code that it runs: where the system forbids that "
+                            "(MemoryDenyWriteExecute of systemd, execmem of SELinux), allow it for "
+                            "jackscrew"
+                          : "");
 }
 
 // Few and long chunks of b's rows, for the hardware prefetcher; enough to even out a held-up
@@ -350,8 +354,7 @@ class CpuGemm::Impl {
     }
     require_address_space();
     const OneThread chooses;
-    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes,
-                                                   engine_);
+    const auto description = matmul_description(engine_, a, b, c, attributes);
     Primitive made{dnnl::matmul(description), {}};
     const memory::desc scratch = description.scratchpad_desc();
     for (auto& buffer : buffers_) {

@@ -1,5 +1,7 @@
 #include "text/chat/chat_template.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <ctime>

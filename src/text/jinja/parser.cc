@@ -1,5 +1,7 @@
 #include "text/jinja/parser.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -246,7 +248,8 @@ class Parser : public ExpressionParser {
     node.target = parse_target(false);
     if (!take_name_if("in")) fail_expected("\"in\"");
     node.items = parse_tuple(false);
-    std::vector<std::string> names = {"loop"};
+    std::vector<std::string> names;
+    names.emplace_back("loop");  // of an initialiser list GCC 14 warns wrongly
     collect(node.target, names);
     if (take_name_if("if")) {
       in_scope(

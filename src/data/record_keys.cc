@@ -32,12 +32,12 @@ std::string pair_options(const RecordJson& object, const std::string& question,
                          const std::string& answer) {
   std::string set = fmt::format("field_instruction={} field_output={}", question, answer);
   const auto add = [&](const char* option, std::initializer_list<const char*> names) {
-    const std::string known = *names.begin();
-    const bool is_read =
-        question != known && answer != known && member(object, known.c_str()) != nullptr;
-    const std::string name = is_read ? std::string() : first_in_any_case(object, names);
-    if (!name.empty() && name != known && name != question && name != answer) {
-      set += fmt::format(" {}={}", option, name);
+    for (const char* name : names) {
+      const std::string key = first_in_any_case(object, {name});
+      if (key.empty() || key == question || key == answer) continue;
+      const bool is_read = key == *names.begin();
+      if (!is_read) set += fmt::format(" {}={}", option, key);
+      return;
     }
   };
   add("field_input", kInputNames);

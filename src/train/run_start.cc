@@ -178,13 +178,13 @@ std::string and_what_has_changed(const fs::path& checkpoint, const Recipe& recip
   return fmt::format(" (and {})", fmt::join(changes, ", "));
 }
 
-// Says what is written again. Throws Error(model) where the run would train anew over weights that
-// are there, because another file of the result is gone.
-void require_writable_again(const FinishedRun& finished, const fs::path& checkpoint,
-                            const fs::path& output) {
+// The warning of a run that writes files of its result again. Throws Error(model) where it would
+// train anew over weights that are there, because another file is gone.
+std::string what_is_written_again(const FinishedRun& finished, const fs::path& checkpoint,
+                                  const fs::path& output) {
   if (!has_result(output)) {
-    return warn(fmt::format("the weights of the result in {} are gone: this run writes them again",
-                            output.string()));
+    return fmt::format("the weights of the result in {} are gone: this run writes them again",
+                       output.string());
   }
   const std::string what = fmt::format("the result in {} is not whole: {} is missing",
                                        output.string(), finished.missing);
@@ -193,7 +193,7 @@ void require_writable_again(const FinishedRun& finished, const fs::path& checkpo
                 "move it back, or give another output_dir; overwrite=true starts over and "
                 "replaces the result");
   }
-  warn(fmt::format("{}; it is written again from {}", what, checkpoint.string()));
+  return fmt::format("{}; it is written again from {}", what, checkpoint.string());
 }
 
 }  // namespace
@@ -327,12 +327,17 @@ RunStart find_start(Recipe recipe, const fs::path& output, int64_t total_steps,
   recipe.output_dir = output.string();
   RunStart start{wanted_checkpoint(recipe), {}};
   start.finished = check_result(recipe, start.checkpoint, total_steps, inputs);
-  start.writes_again = start.finished && !start.finished->missing.empty();
-  if (start.writes_again) {
-    require_writable_again(*start.finished, start.checkpoint, output);
+  std::string again;
+  if (start.finished && !start.finished->missing.empty()) {
+    again = what_is_written_again(*start.finished, start.checkpoint, output);
+    start.writes_again = true;
     start.finished.reset();
   }
-  if (start.finished || start.checkpoint.empty()) return start;
+  const auto usable = [&] {
+    if (!again.empty()) warn(again);
+    return start;
+  };
+  if (start.finished || start.checkpoint.empty()) return usable();
   const int64_t step = step_of(start.checkpoint, recipe);
   if (step > total_steps) {
     throw Error(ErrorKind::usage,
@@ -343,7 +348,7 @@ RunStart find_start(Recipe recipe, const fs::path& output, int64_t total_steps,
   }
   start.replaces_another = replaces_another(recipe, start.checkpoint);
   start.is_own = !start.replaces_another && is_own(start.checkpoint, output);
-  return start;
+  return usable();
 }
 
 }  // namespace jackscrew

@@ -21,9 +21,9 @@ namespace jackscrew {
 namespace {
 
 void print_result(const EvalResult& result) {
-  fmt::print("loss {:.4f}  perplexity {}  bits/byte {:.4f}  ({}, {})", result.loss,
-             perplexity_text(result.perplexity), result.bits_per_byte,
-             counted(result.tokens, "token"), counted(result.records, "record"));
+  fmt::print("loss {:.4f}  perplexity {}", result.loss, perplexity_text(result.perplexity));
+  if (result.bytes > 0) fmt::print("  bits/byte {:.4f}", result.bits_per_byte);
+  fmt::print("  ({}, {})", counted(result.tokens, "token"), counted(result.records, "record"));
 }
 
 // The data to score.

@@ -45,11 +45,12 @@ struct DatasetStats {
   int64_t bad = 0;             // records left out because they cannot be read
   int64_t tokens = 0;          // in the examples kept
   int64_t trained_tokens = 0;  // targets in the examples kept
-  int64_t trained_bytes = 0;   // bytes that those targets stand for, special tokens not counted
-  int64_t text_bytes = 0;      // of all contents as they are in the records
-  int64_t text_tokens = 0;     // of the same contents, before anything is cut or left out
-  RecordNotes notes;           // of all records
-  std::string first_bad;       // the first bad record: what is wrong, and where
+  // Bytes that those targets stand for; of special tokens only those that a text spells out.
+  int64_t trained_bytes = 0;
+  int64_t text_bytes = 0;   // of all contents as they are in the records
+  int64_t text_tokens = 0;  // of the same contents, before anything is cut or left out
+  RecordNotes notes;        // of all records
+  std::string first_bad;    // the first bad record: what is wrong, and where
 
   void add_bad(const std::string& what);
   // Those that gave examples.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -21,14 +22,19 @@ using Json = nlohmann::json;
 constexpr int64_t kAnyVocabulary = int64_t{1} << 31;
 
 // The bytes of text that an example's targets stand for: without a space that the tokenizer has put
-// before it.
+// before it, and without special tokens but those that the text spells out.
 int64_t target_bytes(const Example& example, const Tokenizer& tokenizer) {
   int64_t bytes = 0;
   bool first = true;
   for (size_t i = 0; i < example.ids.size(); ++i) {
     const int32_t id = example.ids[i];
-    if (tokenizer.kind(id) == TokenKind::special) continue;
-    if (i > 0 && example.train[i] != 0) {
+    const bool is_target = i > 0 && example.train[i] != 0;
+    if (tokenizer.kind(id) == TokenKind::special) {
+      const bool is_spelled = std::cmp_less(i, example.spelled_ids);
+      if (is_target && is_spelled) bytes += std::ssize(tokenizer.token_bytes(id));
+      continue;
+    }
+    if (is_target) {
       bytes += first ? std::ssize(tokenizer.first_token_bytes(id))
                      : std::ssize(tokenizer.token_bytes(id));
     }
@@ -276,6 +282,7 @@ void DatasetBuilder::add_window(std::span<const int32_t> ids) {
   Example window;
   window.ids.assign(ids.begin(), ids.end());
   window.train.assign(ids.size(), 1);
+  window.spelled_ids = std::ssize(ids);
   std::fill_n(window.train.begin(), overlap_, uint8_t{0});
   text_used_ = add(window) || text_used_;
 }

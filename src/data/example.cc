@@ -60,6 +60,7 @@ Example from_text(const Tokenizer& tokenizer, std::string_view text, bool begins
   if (begins && tokenizer.add_bos() && !has_bos) {
     example.ids.insert(example.ids.begin(), tokenizer.bos());
   }
+  example.spelled_ids = std::ssize(example.ids);
   const bool has_eos = !example.ids.empty() && example.ids.back() == tokenizer.eos();
   if (end_with_eos && tokenizer.eos() >= 0 && !has_eos) example.ids.push_back(tokenizer.eos());
   example.train.assign(example.ids.size(), 1);

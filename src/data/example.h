@@ -36,6 +36,9 @@ struct Example {
   std::vector<int32_t> ids;
   std::vector<uint8_t> train;  // one for each id; 1: this token is a target
   RecordNotes notes = {};
+  // So many first ids are of a text: special tokens among them, behind the first id, are spelled
+  // out in it. Not stored with the ids: the bytes that targets stand for are counted before.
+  int64_t spelled_ids = 0;
 
   // The number of targets. The first token never counts, since nothing precedes it.
   int64_t target_count() const;

@@ -49,6 +49,11 @@ std::string perplexity_text(double perplexity) {
   return perplexity < 1e5 ? fmt::format("{:.2f}", perplexity) : short_scientific(perplexity);
 }
 
+std::string rate_text(double tokens_per_second) {
+  return tokens_per_second < 10 ? fmt::format("{:.2g}", tokens_per_second)
+                                : fmt::format("{:.0f}", tokens_per_second);
+}
+
 void warn(std::string_view line) {
   write_stderr(fmt::format("jackscrew: warning: {}\n", one_line(line)));
 }
@@ -72,7 +77,7 @@ std::string format_step_line(const StepLine& line, bool colour, int width) {
     parts.push_back({6, norm < 1e6 ? fmt::format("gnorm {:.2f}", norm)
                                    : fmt::format("gnorm {}", short_scientific(norm))});
   }
-  parts.push_back({2, fmt::format("{:.0f} tok/s", line.tokens_per_second)});
+  parts.push_back({2, rate_text(line.tokens_per_second) + " tok/s"});
   if (line.speed_of_light) {
     parts.push_back({7, fmt::format("{:.0f}% sol", 100.0 * *line.speed_of_light)});
   }

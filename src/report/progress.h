@@ -38,6 +38,9 @@ std::string format_step_line(const StepLine& line, bool colour = false, int widt
 // "12.34", or "5.7e228" where that would be long.
 std::string perplexity_text(double perplexity);
 
+// "4312"; two digits of a number below 10: "0.34".
+std::string rate_text(double tokens_per_second);
+
 // Prints "jackscrew: warning: `line`" to stderr, always as a single line.
 void warn(std::string_view line);
 

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "report/event_log.h"
 #include "report/html_page.h"
+#include "report/progress.h"
 #include "report/svg_chart.h"
 #include "tensor/memory.h"
 
@@ -195,7 +196,7 @@ class Report {
         ended_ ? "steps" : "steps so far");
     if (auto speeds = points(&LoggedStep::tokens_per_second); !speeds.empty()) {
       std::ranges::sort(speeds, {}, &ChartPoint::y);
-      add(fmt::format("{:.0f}", speeds[speeds.size() / 2].y), "tokens a second (median)");
+      add(rate_text(speeds[speeds.size() / 2].y), "tokens a second (median)");
     }
     if (training_seconds_) add(human_duration(*training_seconds_), "in training");
     if (const auto peak = peak_bytes("device")) add(human_bytes(*peak), "memory at its peak");

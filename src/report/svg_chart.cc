@@ -37,11 +37,28 @@ double tick_step(const Range& range, int parts, ChartUnit unit) {
   return 10.0 * power;
 }
 
-std::string tick_text(double value, ChartUnit unit) {
-  if (unit == ChartUnit::bytes) return human_bytes(static_cast<int64_t>(value));
+// The decimals that tell numbers apart which differ by `step`; may be negative.
+int decimals_of(double step) {
+  return static_cast<int>(std::ceil(-std::log10(step) - 1e-9));
+}
+
+// A number that differs from those at the next ticks by `step`, with as many digits as show that.
+std::string tick_text(double value, double step, ChartUnit unit) {
   const double size = std::abs(value);
-  if (size >= 1e4 && size < 1e15) return human_count(static_cast<int64_t>(value));
-  return fmt::format("{:.4g}", value);
+  const auto in = [&](double scale, int least, const char* name) {
+    return fmt::format("{:.{}f}{}", value / scale, std::max(least, decimals_of(step / scale)),
+                       name);
+  };
+  if (unit == ChartUnit::bytes) {
+    if (size >= 0x1p30) return in(0x1p30, 2, " GiB");
+    if (size >= 0x1p20) return in(0x1p20, 1, " MiB");
+    return size >= 0x1p10 ? in(0x1p10, 1, " KiB") : in(1, 0, " B");
+  }
+  if (size >= 1e4 && size < 1e15) return size < 1e6 ? in(1e3, 1, "k") : in(1e6, 1, "M");
+  // More digits have no room beside the drawing.
+  constexpr int kLeast = 4, kMost = 8;
+  const int whole = value == 0 ? 1 : static_cast<int>(std::floor(std::log10(size))) + 1;
+  return fmt::format("{:.{}g}", value, std::clamp(whole + decimals_of(step), kLeast, kMost));
 }
 
 // Maps values to places in the drawing.
@@ -65,25 +82,29 @@ class Frame {
   }
   std::string axes() const {
     std::string out;
-    const auto each_tick = [](const Range& range, double step, const auto& use) {
+    const auto each_tick = [](const Range& range, double step, ChartUnit unit, const auto& use) {
+      if (!std::isnormal(step)) return;  // the range is too long, or too short, for doubles
       const double first = std::ceil(range.low / step);
       const double last = std::floor(range.high / step + 1e-9);
       // Where values differ by their last bits alone, counting on from them never ends.
       const auto ticks = static_cast<int64_t>(std::min(last - first, kMostTicks));
-      for (int64_t i = 0; i <= ticks; ++i) use((first + static_cast<double>(i)) * step);
+      for (int64_t i = 0; i <= ticks; ++i) {
+        const double value = (first + static_cast<double>(i)) * step;
+        use(value, tick_text(value, step, unit));
+      }
     };
-    each_tick(y_, tick_step(y_, 4, unit_), [&](double value) {
+    each_tick(y_, tick_step(y_, 4, unit_), unit_, [&](double value, const std::string& text) {
       out += fmt::format(
           "<line class=\"grid\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
           "<text x=\"{}\" y=\"{:.1f}\" class=\"ytick\">{}</text>",
-          kLeft, kWidth - kRight, y(value), y(value), kLeft - 6, y(value) + 4,
-          tick_text(value, unit_));
+          kLeft, kWidth - kRight, y(value), y(value), kLeft - 6, y(value) + 4, text);
     });
     // Steps and bytes are integers.
-    each_tick(x_, std::max(1.0, tick_step(x_, 6, x_unit_)), [&](double value) {
-      out += fmt::format("<text x=\"{:.1f}\" y=\"{}\" class=\"xtick\">{}</text>", x(value),
-                         kHeight - 8, tick_text(value, x_unit_));
-    });
+    each_tick(x_, std::max(1.0, tick_step(x_, 6, x_unit_)), x_unit_,
+              [&](double value, const std::string& text) {
+                out += fmt::format("<text x=\"{:.1f}\" y=\"{}\" class=\"xtick\">{}</text>",
+                                   x(value), kHeight - 8, text);
+              });
     return out;
   }
 

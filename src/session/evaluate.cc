@@ -17,7 +17,7 @@ void set_loss(EvalResult& result, double sum) {
   result.loss = sum / static_cast<double>(std::max<int64_t>(1, result.tokens));
   result.perplexity = std::exp(result.loss);
   const auto bytes = static_cast<double>(result.bytes);
-  result.bits_per_byte = result.bytes > 0 ? sum / std::numbers::ln2 / bytes : 0.0;
+  result.bits_per_byte = result.bytes > 0 ? sum / std::numbers::ln2 / bytes : NAN;
 }
 
 }  // namespace

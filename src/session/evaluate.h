@@ -1,6 +1,7 @@
 // Held-out loss.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 
@@ -12,12 +13,12 @@
 namespace jackscrew {
 
 struct EvalResult {
-  double loss = 0;           // mean negative log-likelihood of the target tokens, nats
-  double perplexity = 0;     // e^loss
-  double bits_per_byte = 0;  // 0 when the targets stand for no bytes
-  int64_t tokens = 0;        // targets
-  int64_t bytes = 0;         // of text that the targets stand for
-  int64_t records = 0;       // that were scored
+  double loss = 0;             // mean negative log-likelihood of the target tokens, nats
+  double perplexity = 0;       // e^loss
+  double bits_per_byte = NAN;  // NaN when the targets stand for no bytes
+  int64_t tokens = 0;          // targets
+  int64_t bytes = 0;           // of text that the targets stand for
+  int64_t records = 0;         // that were scored
 
   // Merges both, weighted by their tokens.
   EvalResult& operator+=(const EvalResult& other);

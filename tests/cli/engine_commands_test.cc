@@ -181,6 +181,20 @@ TEST(Eval, ScoresInAsMuchMemoryAsOneTextTakes) {
   EXPECT_EQ(actual["tokens"], expected["tokens"]);
 }
 
+TEST(Eval, ShowsBitsPerByteWhereThereAreBytes) {
+  const TinyRun tiny("eval_bytes");
+  const auto shown = [&](const std::string& answer) {
+    const std::string record = R"({"prompt": "a", "completion": ")" + answer + "\"}\n";
+    return run("eval quiet=true init=random tokenizer=bytes threads=1 sequence_len=64 model=" +
+               tiny.config() + " data=" + tiny.file(answer + "a.jsonl", record))
+        .out;
+  };
+  EXPECT_NE(shown("b").find("  bits/byte "), std::string::npos);
+  const std::string none = shown("");
+  EXPECT_EQ(none.find("bits/byte"), std::string::npos) << none;
+  EXPECT_NE(none.find("  (1 token, 1 record)\n"), std::string::npos) << none;
+}
+
 // What a product does in the backward pass alone.
 TEST(Eval, WarnsOfOptionsOfAProductThatOnlyTrainingReads) {
   const std::string eval = "eval model=nowhere data=none ";

@@ -1,14 +1,55 @@
-// compare as users call it.
+// compare as users call it, and the rates that it measures.
+#include "conversion/compare.h"
+
 #include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
 
 #include "formats/safetensors.h"
 #include "tests/conversion/conversion.h"
+#include "tests/support/counting_ops.h"
+#include "tests/support/golden.h"
 #include "tests/support/small_disk.h"
 
 namespace jackscrew {
 namespace {
 
 using nlohmann::json;
+
+// Ops whose first product waits, as for a mapped file that is not in memory yet.
+class ColdOps : public CountingOps {
+ public:
+  ColdOps(std::unique_ptr<Ops> inner, std::chrono::milliseconds wait)
+      : CountingOps(std::move(inner)), wait_(wait) {}
+  void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+            const Tensor& c, Accumulate accumulate) override {
+    std::this_thread::sleep_for(std::exchange(wait_, {}));
+    CountingOps::gemm(a, transpose_a, b, transpose_b, c, accumulate);
+  }
+
+ private:
+  std::chrono::milliseconds wait_;
+};
+
+// The reference is scored first; it would be slower than itself.
+TEST(Compare, RatesLeaveOutWhatIsDoneOnce) {
+  const ModelFiles files = open_model("llama-9m");
+  const Recipe recipe = make_recipe({"init=random", "tokenizer=bytes", "threads=1"});
+  const SessionUse use = comparison_use(16);
+  const SessionPlan plan = Session::rehearse(recipe, files, use);
+  constexpr std::chrono::milliseconds kWait(1000);
+  SessionHooks hooks;
+  hooks.wrap = [&](std::unique_ptr<Ops> inner) {
+    return std::make_unique<ColdOps>(std::move(inner), kWait);
+  };
+  Session cold(recipe, files, use, plan, hooks), other(recipe, files, use, plan);
+  const Dataset data({{{'a', 'b', 'c', 'd'}, {1, 1, 1, 1}}}, 16);
+  const Comparison found =
+      compare_sessions({cold, "cold"}, {other, "other"}, data, 1, {.quiet = true});
+  EXPECT_GT(found.reference_rate, 4 / std::chrono::duration<double>(kWait).count());
+  EXPECT_EQ(found.divergence, 0.0);
+}
 
 // Rows behind the tokens are padding, and tensors beside the model's are nothing of it.
 TEST_F(SlowConversion, CompareTakesPaddingAndUnusedTensors) {

@@ -174,6 +174,22 @@ TEST_F(DatasetTest, CountsTheBytesOfTexts) {
   EXPECT_EQ(bytes("b.txt", text, 4), expected);
 }
 
+// A text has as many bytes with every tokenizer, whatever it spells; what is put around it has
+// none.
+TEST_F(DatasetTest, CountsTheBytesOfSpecialTokensThatATextSpells) {
+  const auto bytes = [&](const std::string& name, const std::string& text) {
+    return read(name, text, options(100)).stats().trained_bytes;
+  };
+  const std::string text = "Ask.<|im_start|>user: Hi<|im_end|> Bye";
+  const Ids ids = tokenizer_.encode(text, true);
+  EXPECT_EQ(std::ranges::count(ids, tokenizer_.eos()), 1);
+  // The first token is predicted from nothing.
+  const int64_t expected = std::ssize(text) - std::ssize(tokenizer_.token_bytes(ids.front()));
+  EXPECT_EQ(bytes("a.txt", text), expected);
+  EXPECT_EQ(bytes("a.jsonl", "{\"text\": \"" + text + "\"}"), expected);
+  EXPECT_EQ(bytes("b.jsonl", R"({"prompt": "Ask.", "completion": "Hi"})"), 2);
+}
+
 // A text in parts is the text as one, wherever a line ends.
 TEST_F(DatasetTest, TextIsReadInPartsThatDoNotShow) {
   std::string text;

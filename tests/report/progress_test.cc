@@ -6,6 +6,7 @@
 #include <cmath>
 #include <sstream>
 #include <string>
+#include <utility>
 
 namespace jackscrew {
 namespace {
@@ -51,6 +52,17 @@ TEST(StepLine, LeavesOutWhatIsNotKnown) {
   line.learning_rate = 12;
   EXPECT_EQ(format_step_line(line),
             "step 120/2000  6.0% | loss 20.0000 | ppl 4.9e8 | lr 1.2e1 | 4312 tok/s | mem 9.8 G");
+}
+
+TEST(StepLine, SlowStepsHaveARate) {
+  StepLine line = sample();
+  for (const auto& [rate, text] : {std::pair(0.34, "| 0.34 tok/s |"),
+                                   {0.0042, "| 0.0042 tok/s |"},
+                                   {9.96, "| 10 tok/s |"},
+                                   {10.4, "| 10 tok/s |"}}) {
+    line.tokens_per_second = rate;
+    EXPECT_NE(format_step_line(line).find(text), std::string::npos) << format_step_line(line);
+  }
 }
 
 TEST(StepLine, ShowsTheHostBesideTheDevice) {

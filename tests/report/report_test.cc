@@ -273,6 +273,14 @@ TEST(Report, TakesALogOfAnyKind) {
   }
 }
 
+TEST(Report, ShowsARateBelowOneTokenASecond) {
+  const std::vector<json> log = {
+      json{{"event", "start"}, {"step", 0}},
+      json{{"event", "step"}, {"step", 1}, {"loss", 1.0}, {"tokens_per_second", 0.34}}};
+  EXPECT_NE(render_report("run", log, "").find("<b>0.34</b><span>tokens a second"),
+            std::string::npos);
+}
+
 TEST(Charts, LeaveOutWhatIsNotFinite) {
   EXPECT_EQ(line_chart({.title = "x", .series = {}}), "");
   const std::vector<ChartPoint> points = {{0, 1}, {1, NAN}, {2, INFINITY}, {3, 2}};
@@ -293,6 +301,39 @@ TEST(Charts, EndWhereValuesAreAsGoodAsEqual) {
     const std::vector<ChartPoint> points = {{0, value}, {1, std::nextafter(value, 2 * value)}};
     EXPECT_LT(line_chart({.title = "x", .series = {{"loss", 1, points}}}).size(), 10000u);
   }
+}
+
+// A tick has as many digits as tell it from the next, however little of a value a range is.
+TEST(Charts, NameEveryTickOnce) {
+  const auto labels = [](const std::string& drawn, const std::string& axis) {
+    std::vector<std::string> out;
+    const std::string before = "class=\"" + axis + "\">";
+    for (size_t at = drawn.find(before); at != std::string::npos; at = drawn.find(before, at)) {
+      at += before.size();
+      out.push_back(drawn.substr(at, drawn.find('<', at) - at));
+    }
+    return out;
+  };
+  using Labels = std::vector<std::string>;
+  const auto of_y = [&](double low, double high) {
+    return labels(line_chart({.title = "x", .series = {{"", 1, {{0, low}, {1, high}}}}}), "ytick");
+  };
+  EXPECT_EQ(of_y(2, 3), (Labels{"2", "2.5", "3"}));
+  EXPECT_EQ(of_y(2.34509, 2.34541), (Labels{"2.3451", "2.3452", "2.3453", "2.3454"}));
+  EXPECT_EQ(of_y(2.345609, 2.345641), (Labels{"2.34561", "2.34562", "2.34563", "2.34564"}));
+  EXPECT_EQ(of_y(0, 1.9e-5), (Labels{"0", "5e-06", "1e-05", "1.5e-05"}));
+  EXPECT_EQ(of_y(12000, 15000), (Labels{"12.0k", "13.0k", "14.0k", "15.0k"}));
+  EXPECT_EQ(of_y(12340, 12370), (Labels{"12.34k", "12.35k", "12.36k", "12.37k"}));
+  EXPECT_EQ(of_y(1234500, 1234800), (Labels{"1.2345M", "1.2346M", "1.2347M", "1.2348M"}));
+  EXPECT_EQ(of_y(-1e308, 1e308), Labels{});
+  constexpr double kMiB = 1048576;
+  const auto of_x = [&](double low, double high) {
+    return labels(size_chart({.title = "x", .series = {{"", 1, {{low, 1}, {high, 2}}}}}), "xtick");
+  };
+  EXPECT_EQ(of_x(1 * kMiB, 5 * kMiB),
+            (Labels{"1.0 MiB", "2.0 MiB", "3.0 MiB", "4.0 MiB", "5.0 MiB"}));
+  EXPECT_EQ(of_x(4096 * kMiB, 4128 * kMiB),
+            (Labels{"4.000 GiB", "4.008 GiB", "4.016 GiB", "4.023 GiB", "4.031 GiB"}));
 }
 
 TEST(Charts, StackInOrder) {

@@ -3,7 +3,9 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <iostream>
+#include <numbers>
 #include <sstream>
 
 #include "session/evaluate.h"
@@ -58,6 +60,25 @@ TEST(Loading, SpeaksOfWhatTakesLong) {
 TEST(Loading, IsSilentAboutTheRestAndOnRequest) {
   EXPECT_EQ(said({.patience = 1e9}), "");
   EXPECT_EQ(said({.quiet = true, .patience = 0}), "");
+}
+
+// Nothing is what no bytes take: 0 would be the best that can be reached.
+TEST(Evaluation, OfNoBytesHasNoBitsForEach) {
+  const Tokenizer tokenizer = make_tokenizer("bytes", open_model("llama-9m"));
+  const auto of = [&](const std::vector<int32_t>& ids) {
+    std::vector<uint8_t> train(ids.size(), 1);
+    const Dataset data({{ids, std::move(train)}}, 16, &tokenizer);
+    const ScoreBatch score = [](const StepBatch&, const ProgressCallback&) { return 2.0; };
+    return evaluate(score, data, 16, 0, {.quiet = true});
+  };
+  EvalResult result = of({'a', tokenizer.eos()});
+  EXPECT_EQ(result.bytes, 0);
+  EXPECT_TRUE(std::isnan(result.bits_per_byte));
+  EXPECT_NE(result.to_json().text().find("\"bits_per_byte\": null"), std::string::npos);
+  const EvalResult one = of({'a', 'b'});
+  EXPECT_DOUBLE_EQ(one.bits_per_byte, 2.0 / std::numbers::ln2);
+  result += one;
+  EXPECT_DOUBLE_EQ(result.bits_per_byte, 4.0 / std::numbers::ln2);
 }
 
 // Of text that is large its tokens go to a file, and nobody may make one in /proc.

@@ -125,9 +125,7 @@ Texts config_texts(const ModelFiles& files, const std::string& torch_dtype) {
 }
 
 Texts tokenizer_texts(const ModelFiles& files) {
-  // None were kept where one that is there could not be read.
-  const bool is_unread = files.tokenizer_error && files.tokenizer_texts.empty();
-  if (is_unread && fs::is_directory(files.tokenizer_origin)) throw Error(*files.tokenizer_error);
+  if (files.has_unread_tokenizer()) throw Error(*files.tokenizer_error);
   return files.tokenizer_texts;
 }
 

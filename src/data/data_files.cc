@@ -13,7 +13,18 @@ namespace jackscrew {
 
 namespace {
 
-// Both are false for links that lead nowhere or in a circle.
+// not_found for links that lead nowhere or in a circle. Throws Error(data) where the system does
+// not say: what may be data must not be left out over that.
+fs::file_type type_of(const fs::path& path) {
+  std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  if (type != fs::file_type::none) return type;
+  if (error == std::errc::too_many_symbolic_link_levels) return fs::file_type::not_found;
+  throw Error(ErrorKind::data, fmt::format("cannot look at {}: {}", path.string(), error.message()),
+              "make it readable, or leave it out");
+}
+
+// For what is not read, whatever it is: false also where the system does not say.
 bool is_a_directory(const fs::path& path) {
   std::error_code ignored;
   return fs::is_directory(path, ignored);
@@ -154,9 +165,10 @@ std::optional<DataPlace::Name> DataPlace::named(const fs::path& file) {
   return last;
 }
 
-DataPlace::DataPlace(fs::path path) : path_(std::move(path)), is_directory_(is_a_directory(path_)) {
-  std::error_code error;
-  if (!fs::exists(path_, error)) {
+DataPlace::DataPlace(fs::path path) : path_(std::move(path)) {
+  const fs::file_type type = type_of(path_);
+  is_directory_ = type == fs::file_type::directory;
+  if (type == fs::file_type::not_found) {
     throw Error(ErrorKind::data, fmt::format("{} does not exist", path_.string()),
                 is_repository_name(path_.string())
                     ? fmt::format("the program downloads nothing; in Python, datasets.load_dataset("
@@ -169,12 +181,18 @@ DataPlace::DataPlace(fs::path path) : path_(std::move(path)), is_directory_(is_a
                     : "check the path" + from_where(path_));
   }
   if (!is_directory_) return;
+  std::error_code error;
   for (fs::directory_iterator at(path_, error), end; !error && at != end; at.increment(error)) {
     const fs::path& entry = at->path();
     if (is_hidden(entry)) continue;
-    if (is_a_directory(entry)) {
+    if (!is_data_file(entry)) {
+      (is_a_directory(entry) ? directories_ : others_).push_back(entry);
+      continue;
+    }
+    const fs::file_type entry_type = type_of(entry);
+    if (entry_type == fs::file_type::directory) {
       directories_.push_back(entry);
-    } else if (!is_data_file(entry) || !is_a_file(entry)) {
+    } else if (entry_type != fs::file_type::regular) {
       others_.push_back(entry);
     } else {
       (is_description(entry) ? descriptions_ : files_).push_back(entry);

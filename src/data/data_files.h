@@ -25,7 +25,8 @@ std::string unread_hint(const std::filesystem::path& path);
 // are for both, but not .txt files that begin with readme or license.
 class DataPlace {
  public:
-  // Throws Error(data) when `path` is missing or cannot be listed.
+  // Throws Error(data) when `path` is missing or cannot be listed, or where the system does not say
+  // what one of its data files is.
   DataPlace(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
@@ -48,7 +49,7 @@ class DataPlace {
   std::optional<Name> name_of(DataPart part) const;
 
   std::filesystem::path path_;
-  bool is_directory_;
+  bool is_directory_ = false;
   // In a directory, each in order of name.
   std::vector<std::filesystem::path> files_;         // data files
   std::vector<std::filesystem::path> descriptions_;  // of data: what is named readme or license

@@ -225,6 +225,17 @@ ModelFiles open_model_alone(const std::string& model, Weights weights) {
   return files;
 }
 
+// The model's chat template may count beside the adapter's tokenizer: without it the run would be
+// another one.
+void refuse_unread_tokenizer(const ModelFiles& files, const std::string& adapter) {
+  if (!files.has_unread_tokenizer()) return;
+  const Error& error = *files.tokenizer_error;
+  throw Error(error.kind(), error.what(),
+              fmt::format("{}or take the adapter's tokenizer alone: tokenizer={}",
+                          error.hint().empty() ? "make it readable, " : error.hint() + ", ",
+                          shell_word(adapter)));
+}
+
 // A tokenizer named in the recipe takes precedence, then the adapter's, then the model's.
 void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::string& tokenizer) {
   if (is_tokenizer_path(tokenizer)) {
@@ -235,6 +246,7 @@ void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::
     files.tokenizer_error.reset();
     files.tokenizer_owner = TokenizerOwner::recipe;
   } else if (!adapter.empty() && has_tokenizer(adapter)) {
+    refuse_unread_tokenizer(files, adapter);
     const std::optional<TokenizerData> own = std::move(files.tokenizer);
     take_tokenizer_of(files, adapter);
     // Trainers write the model's tokenizer beside an adapter: then its configuration still counts.
@@ -278,6 +290,10 @@ bool ModelFiles::has_tokens_of(const Tokenizer& other) const {
 
 bool ModelFiles::has_own_tokens(const Tokenizer& other) const {
   return tokenizer_owner == TokenizerOwner::model && has_tokens_of(other);
+}
+
+bool ModelFiles::has_unread_tokenizer() const {
+  return tokenizer_error && tokenizer_texts.empty() && fs::is_directory(tokenizer_origin);
 }
 
 bool is_tokenizer_path(const std::string& tokenizer) {

@@ -38,12 +38,16 @@ struct ModelFiles {
   // requires that it is the model's own.
   bool has_tokens_of(const Tokenizer& other) const;
   bool has_own_tokens(const Tokenizer& other) const;
+  // Whether a directory has files of a tokenizer that could not be read: what is in them is
+  // unknown.
+  bool has_unread_tokenizer() const;
 };
 
 // Opens a model. Throws Error(model) naming what is missing or damaged, but not for a tokenizer
 // that cannot be used: much can be done without one. A tokenizer in the directory of `adapter`,
 // where trainers write it, is the one that the adapter has learned with, and replaces the model's;
-// only the chat templates stay the model's where the tokens are the same and none is there.
+// only the chat templates stay the model's where the tokens are the same and none is there: the
+// model's tokenizer must then be one that can be read.
 // `tokenizer` is the recipe's option: if it is a path, the tokenizer there replaces both.
 ModelFiles open_model(const std::string& model, const std::string& adapter = {},
                       const std::string& tokenizer = "auto");

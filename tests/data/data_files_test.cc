@@ -177,6 +177,24 @@ TEST_F(DataFiles, ThatMightBeMeantAreWarnedOf) {
                             "link"}));
 }
 
+// A part of the data must not be learned for all of them.
+TEST_F(DataFiles, ThatCannotBeLookedAtAreAnError) {
+  const std::string too_long(300, 'x');  // no name of any file
+  write("train-1.jsonl", "");
+  fs::create_symlink(too_long, directory_ / "notes.pdf");
+  fs::create_symlink(too_long, directory_ / "deeper");
+  EXPECT_EQ(names(DataPart::train), "train-1.jsonl ");
+  EXPECT_EQ(left_out(DataPart::train), Warnings());
+  const fs::path unknown = directory_ / "train-2.jsonl";
+  fs::create_symlink(too_long, unknown);
+  const std::string message = "cannot look at " + unknown.string() + ": File name too long";
+  for (const fs::path& path : {directory_, unknown}) {
+    const std::string error = error_of(ErrorKind::data, [&] { DataPlace place(path); });
+    EXPECT_EQ(message_of(error), message);
+    EXPECT_NE(hint_of(error).find("make it readable"), std::string::npos) << error;
+  }
+}
+
 // Whatever it is, but for what stands beside data as a rule.
 TEST_F(DataFiles, OfOtherKindsAreWarnedOf) {
   write("a.jsonl", "");

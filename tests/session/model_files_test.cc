@@ -51,6 +51,34 @@ TEST(OpenModel, TakesTheTokenizerBesideAnAdapterForTheModelsOwn) {
   EXPECT_EQ(owner(), TokenizerOwner::adapter);
 }
 
+// Its chat template may count, and another one would go unnoticed.
+TEST(OpenModel, RefusesAnAdaptersTokenizerOverOneThatCannotBeRead) {
+  const TemporaryDirectory directory("jackscrew_model_files");
+  const std::string config = directory.file("config.json", R"({
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 260,
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "max_position_embeddings": 128})");
+  const fs::path adapter = directory.path() / "adapter";
+  fs::create_directory(adapter);
+  const std::string good = to_tokenizer_json(byte_tokenizer());
+  directory.file("adapter/tokenizer.json", good);
+  // One that is read, but of a kind that is not supported.
+  directory.file("tokenizer.json", R"({"model": {"type": "Unigram"}})");
+  EXPECT_TRUE(open_model(config).tokenizer_error.has_value());
+  EXPECT_EQ(open_model(config, adapter.string()).tokenizer_owner, TokenizerOwner::adapter);
+
+  directory.file("tokenizer.json", good);
+  fs::create_directory(directory.path() / "chat_template.jinja");
+  const std::string error =
+      error_of(ErrorKind::model, [&] { open_model(config, adapter.string()); });
+  EXPECT_EQ(error, (directory.path() / "chat_template.jinja").string() +
+                       " is a directory, not a file | make it readable, or take the adapter's "
+                       "tokenizer alone: tokenizer=" +
+                       adapter.string());
+  EXPECT_EQ(open_model(config, adapter.string(), adapter.string()).tokenizer_owner,
+            TokenizerOwner::recipe);
+}
+
 // As the file has it, not a Hugging Face directory.
 TEST(OpenModel, NamesWhatIsWrongWithAGgufFile) {
   const TemporaryDirectory directory("jackscrew_model_files");

@@ -99,6 +99,21 @@ TEST(SlowEarlierResult, AFinishedRunContinuesWhereItsModelAndDataHaveMoved) {
   EXPECT_TRUE(tiny.text("out/model.safetensors") == result);
 }
 
+TEST(SlowEarlierResult, TheRecipeOfARenamedRunSaysWhereThatIs) {
+  const TinyRun tiny("renamed_run");
+  tiny.must_train("out", "method=full max_steps=2 save_steps=2");
+  fs::rename(tiny.path("out"), tiny.path("renamed"));
+  const std::string again = "train " + tiny.path("renamed/recipe.yaml").string() + " max_steps=4";
+  const std::string there = "output_dir=" + tiny.path("renamed").string();
+  const std::string warning = "renamed is the directory of a run; " + there + " continues it";
+  const Outcome anew = run(again + kErrorsOnly);
+  EXPECT_EQ(anew.exit_code, 0) << anew.out;
+  EXPECT_NE(anew.out.find(warning), std::string::npos) << anew.out;
+  const Outcome continued = run(again + " " + there + kErrorsOnly);
+  EXPECT_EQ(continued.exit_code, 0) << continued.out;
+  EXPECT_EQ(continued.out.find(warning), std::string::npos) << continued.out;
+}
+
 // Its log and exports may be all that is left of it.
 TEST(SlowEarlierResult, AFinishedRunWhoseWeightsAreGoneIsNotReplaced) {
   const TinyRun tiny("lost_weights");

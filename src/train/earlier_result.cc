@@ -97,8 +97,9 @@ bool is_of_states(const OptionSet& options, const std::string& option) {
 // What differs between the run that a directory is of, an output_dir or a checkpoint, and a recipe.
 struct Changes {
   std::vector<std::string> texts;
-  bool is_same_run = true;            // but for its length
-  bool has_its_states = true;         // which are then a beginning for this run, too
+  bool is_same_run = true;     // but for its length
+  bool has_its_states = true;  // which are then a beginning for this run, too
+  bool has_other_data = false;
   ErrorKind kind = ErrorKind::usage;  // of the error that names them
 };
 
@@ -106,13 +107,16 @@ struct Changes {
 template <class IsName>
 Changes changes_since(const fs::path& directory, const Recipe& recipe, const IsName& is_name) {
   if (!fs::exists(directory / kRecipeName))
-    return {{fmt::format("its {} is missing", kRecipeName)}, false, false, ErrorKind::usage};
+    return {.texts = {fmt::format("its {} is missing", kRecipeName)},
+            .is_same_run = false,
+            .has_its_states = false};
   Changes changes;
   for (const OptionChange& change : changed_options(directory, recipe.options)) {
     if (is_name(change)) continue;
     changes.texts.push_back(change.text("then"));
     if (!is_length(change.name)) changes.is_same_run = false;
     if (is_of_states(recipe.options, change.name)) changes.has_its_states = false;
+    if (change.name == "data") changes.has_other_data = true;
   }
   return changes;
 }
@@ -139,11 +143,16 @@ std::string or_from_its_end(const Recipe& recipe, int64_t step, int64_t total_st
                        changes.has_its_states ? ": " + train_on(recipe.output_dir) : "");
   }
   const bool may = changes.has_its_states && total_steps > step;
+  const std::string how =
+      changes.has_other_data && changes.has_its_states
+          ? "with other data, " + train_on(recipe.output_dir)
+          : "to continue the run, change nothing but give a larger max_steps or num_train_epochs "
+            "or, where it stopped early, early_stopping_patience";
   return fmt::format(
-      "{}; to continue the run, change nothing but give a larger max_steps or num_train_epochs or, "
-      "where it stopped early, early_stopping_patience",
+      "{}; {}",
       may ? fmt::format(", or with resume={} continues from its end", shell_word(its_end.string()))
-          : "");
+          : "",
+      how);
 }
 
 // Throws: the result in output_dir, of a run of so many steps, is another one.
@@ -176,6 +185,7 @@ Changes changes_since_end(const Recipe& recipe, const LoggedRun& ended, const Ru
     if (then.empty() || then == now) return;
     if (changes.is_same_run) changes.kind = kind_of_it;
     changes.is_same_run = false;
+    if (kind_of_it == ErrorKind::data) changes.has_other_data = true;
     changes.texts.push_back(fmt::format("the {} {} then and {} now", what, then, now));
   };
   compare("data were", ended.inputs.data, inputs.data, ErrorKind::data);

@@ -194,7 +194,7 @@ std::string expected_value(const OptionSpec& spec) {
   return what;
 }
 
-std::string yaml_scalar(std::string_view text) {
+std::string yaml_scalar(std::string_view text, bool is_text) {
   bool plain = !text.empty();
   for (size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
@@ -202,6 +202,12 @@ std::string yaml_scalar(std::string_view text) {
     plain = plain && (safe || (i > 0 && (c == '-' || c == '+')));
   }
   for (const char* null : {"null", "Null", "NULL"}) plain = plain && text != null;
+  // Readers of YAML 1.1 take these for truth values, numbers and dates.
+  constexpr const char* kTyped = "y n yes no on off true false .inf .nan";
+  if (is_text && plain) {
+    plain =
+        std::isdigit(text[0]) == 0 && !parse_double(text) && !has_name(kTyped, lower_case(text));
+  }
   if (plain && text.find("...") != 0) return std::string(text);
   std::string out = "\"";
   for (const char c : text) {
@@ -482,7 +488,7 @@ std::string OptionSet::to_yaml(std::span<const std::string> skipped_titles) cons
         for (const std::string& item : value.items) quoted.push_back(yaml_scalar(item));
         shown = fmt::format("[{}]", join(quoted, ", "));
       } else if (!value.text.empty()) {
-        shown = yaml_scalar(value.text);
+        shown = yaml_scalar(value.text, value.spec.type == OptionType::text);
       }
       out += fmt::format("{:<38} # {}\n", fmt::format("{}: {}", value.spec.name, shown),
                          value.spec.help);

@@ -181,7 +181,8 @@ std::vector<Assignment> split_settings(std::string_view text, std::string_view o
 // What the option expects, for messages and help: "a whole number of at least 1", "one of a, b".
 std::string expected_value(const OptionSpec& spec);
 
-// `text` as a YAML scalar, quoted where it must be.
-std::string yaml_scalar(std::string_view text);
+// `text` as a YAML scalar, quoted where it must be; with `is_text` also where a reader might take
+// it for another type.
+std::string yaml_scalar(std::string_view text, bool is_text = false);
 
 }  // namespace jackscrew

@@ -111,13 +111,15 @@ void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPla
 void print_verdict(const Recipe& recipe, const SessionPlan& plan, const Device& device) {
   const int64_t peak = plan.ledger.peak;
   const int64_t host = plan.host.peak;
+  const bool is_fit = fits(recipe, plan);
+  // Where it does not fit, only budgets that are too small are named.
   std::string needs;
-  if (recipe.device_memory) {
+  if (recipe.device_memory && (is_fit || peak > *recipe.device_memory)) {
     const int64_t budget = *recipe.device_memory;
     needs = fmt::format("{}, {} is {}", human_bytes(peak, budget), budget_option(recipe),
                         human_bytes(budget, peak));
   }
-  if (recipe.host_memory) {
+  if (recipe.host_memory && (is_fit || host > *recipe.host_memory)) {
     const int64_t budget = *recipe.host_memory;
     needs += fmt::format("{}{} on the host, host_memory is {}", needs.empty() ? "" : "; ",
                          human_bytes(host, budget), human_bytes(budget, host));
@@ -125,7 +127,7 @@ void print_verdict(const Recipe& recipe, const SessionPlan& plan, const Device& 
     needs += fmt::format("; {} on the host", human_bytes(host));
   }
   if (!needs.empty()) {
-    fmt::print("\n{}: needs {}\n", fits(recipe, plan) ? "fits" : "does not fit", needs);
+    fmt::print("\n{}: needs {}\n", is_fit ? "fits" : "does not fit", needs);
   }
   const std::optional<int64_t> own = device.bookable_memory();
   if (own ? recipe.device_memory.has_value() : budgets_machine(recipe, plan, device)) return;

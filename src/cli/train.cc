@@ -8,10 +8,14 @@
 
 #include "base/console.h"
 #include "base/error.h"
+#include "base/file.h"
+#include "base/shell_word.h"
 #include "base/signals.h"
 #include "cli/arguments.h"
 #include "cli/interruption.h"
 #include "cli/launch.h"
+#include "report/event_log.h"
+#include "report/progress.h"
 #include "session/adapter.h"
 #include "train/trainer.h"
 #include "train/worker.h"
@@ -153,7 +157,19 @@ void warn_of_settings_without_effect(const Recipe& recipe) {
               " without loss_watchdog_threshold");
 }
 
+// The recipe in the directory of a run names where that was begun: after it has been moved, a run
+// would begin anew there.
+void warn_of_another_run(const Recipe& recipe) {
+  if (recipe.file.empty() || recipe.options.origin("output_dir") == kCommandLine) return;
+  const fs::path directory = fs::path(recipe.file).parent_path();
+  const fs::path of_run = directory.empty() ? "." : directory;
+  if (!fs::exists(of_run / kLogName) || is_same_file(of_run, recipe.output_dir)) return;
+  warn(fmt::format("{} is the directory of a run; output_dir={} continues it", of_run.string(),
+                   shell_word(of_run.string())));
+}
+
 int train_until_stopped(const Recipe& recipe) {
+  warn_of_another_run(recipe);
   warn_of_settings_of_the_adapter(recipe);
   warn_of_settings_without_effect(recipe);
   Requests requests;

@@ -225,10 +225,15 @@ Manifest read_manifest(const fs::path& checkpoint) {
   const nlohmann::json object = parse_json(text, path.string());
   const JsonFields fields(object, path.string());
   const int64_t format = fields.integer("format");
-  if (format < kOldestFormat || format > kFormat) {
-    damaged(checkpoint,
-            fmt::format("checkpoint format {}, this program reads {}", format, kFormat));
+  const std::string other = fmt::format("checkpoint format {}, this program reads {} to {}", format,
+                                        kOldestFormat, kFormat);
+  if (format > kFormat) {
+    const std::string version = fields.text("version", "");
+    throw NewerCheckpoint(ErrorKind::model, fmt::format("{}: {}", checkpoint.string(), other),
+                          fmt::format("a newer version{} has written it: continue with that one",
+                                      version.empty() ? "" : fmt::format(" ({})", version)));
   }
+  if (format < kOldestFormat) damaged(checkpoint, other);
   const bool has_checksum = format == kFormat || fields.has(kChecksumMember);
   if (has_checksum && fields.integer(kChecksumMember) != crc32c(without_checksum(text))) {
     damaged(checkpoint, fmt::format("{} is corrupt: checksum mismatch", kInfo));

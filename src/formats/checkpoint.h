@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/shared_names.h"
 #include "kernels/ops.h"
@@ -66,8 +67,14 @@ inline constexpr const char* kResultOfCheckpoint =
 // Whether a directory has a checkpoint.json; the checkpoint may be damaged.
 bool is_checkpoint(const fs::path& path);
 
-// Throws Error(model) where checkpoint.json is missing, is corrupt or cannot be true, or
-// state.safetensors has another size.
+// Error(model): a newer version of the program has written the checkpoint, which is not damaged.
+class NewerCheckpoint : public Error {
+ public:
+  using Error::Error;
+};
+
+// Throws NewerCheckpoint, or Error(model) where checkpoint.json is missing, is corrupt or cannot be
+// true, or state.safetensors has another size.
 CheckpointInfo read_checkpoint_info(const fs::path& checkpoint);
 
 // Fills the states from a checkpoint: first those of the role `learner`, then calls

@@ -77,7 +77,7 @@ constexpr ForeignName kOptions[] = {
      "a number of steps; a share of them is not taken"},
     {"val_size=1% val_size=2% val_size=5% val_size=10% val_size=20%",
      "a share is written as a fraction: val_size=0.05"},
-    {"resume=yes resume=no resume=none",
+    {"resume=yes resume=no resume=on resume=off resume=none",
      "resume=auto continues from the last checkpoint, resume=never starts over"},
     {"save_strategy eval_strategy evaluation_strategy logging_strategy",
      "save_steps, eval_steps and logging_steps count steps"},

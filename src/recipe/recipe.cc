@@ -132,7 +132,10 @@ void refuse_unused(const OptionSet& options, std::span<const MethodTable> tables
 }
 
 std::string or_set(const MethodTable& table) {
-  return fmt::format(", or set {}={}", table.choice, table.name);
+  // A learner alone would go without what its method sets beside it, such as storage.
+  const bool is_method =
+      table.choice == std::string_view("learner") && find_preset(table.name) != nullptr;
+  return fmt::format(", or set {}={}", is_method ? "method" : table.choice, table.name);
 }
 
 [[noreturn]] void contradiction(const std::string& what, const std::string& hint) {
@@ -358,6 +361,7 @@ Recipe with_method(Recipe recipe, const std::string& method, const std::string& 
   choose_method(options, method, origin);
   Recipe other = resolve_recipe(std::move(options), method_tables());
   other.operands = std::move(recipe.operands);
+  other.file = std::move(recipe.file);
   other.python_environments = std::move(recipe.python_environments);
   return other;
 }
@@ -366,10 +370,12 @@ Recipe read_recipe(std::span<const std::string> arguments, std::span<const Metho
                    const ReadsOption& reads) {
   OptionSet options = run_options(tables);
   CommandLine line = parse_command_line(arguments, options);
+  std::string name_of_file;
   const auto file = std::find_if(line.operands.begin(), line.operands.end(),
                                  [](const auto& word) { return is_recipe_name(word); });
   if (file != line.operands.end()) {
     set_from_file(options, *file);
+    name_of_file = *file;
     line.operands.erase(file);
   }
   const Preset* of_file = options.was_set("method") ? find_preset(options.text("method")) : nullptr;
@@ -382,6 +388,7 @@ Recipe read_recipe(std::span<const std::string> arguments, std::span<const Metho
   if (reads && !options.boolean("print_config")) pass_over(options, reads);
   Recipe recipe = resolve_recipe(std::move(options), tables);
   recipe.operands = std::move(line.operands);
+  recipe.file = std::move(name_of_file);
   if (!left_out.empty()) {
     recipe.left_out = fmt::format("method={} takes the place of the file's {}, and of its {}",
                                   now->name, of_file->name, fmt::join(left_out, ", "));

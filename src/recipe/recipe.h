@@ -48,6 +48,7 @@ struct Recipe : ModelSettings,
   OptionSet options;                        // all values; learners and products read theirs here
   std::vector<std::string> skipped_titles;  // option tables of learners and products not in use
   std::vector<std::string> operands;        // of the command line, without the recipe file
+  std::string file;                         // that recipe file; empty: none was named
   std::string left_out;                     // what read_recipe() left out of the file, if anything
   // Set by whoever runs the recipe, see open_device(); not part of its text.
   std::vector<fs::path> python_environments;

@@ -98,21 +98,40 @@ bool is_of_states(const OptionSet& options, const std::string& option) {
 // What differs between the run that a directory is of, an output_dir or a checkpoint, and a recipe.
 struct Changes {
   std::vector<std::string> texts;
-  bool is_same_run = true;            // but for its length
-  bool has_its_states = true;         // which are then a beginning for this run, too
+  bool is_same_run = true;     // but for its length
+  bool has_its_states = true;  // which are then a beginning for this run, too
+  bool has_other_data = false;
   ErrorKind kind = ErrorKind::usage;  // of the error that names them
 };
 
-Changes changes_since(const fs::path& directory, const Recipe& recipe) {
+// is_name(change) says which changes are only of the names of what is the same: those are none.
+template <class IsName>
+Changes changes_since(const fs::path& directory, const Recipe& recipe, const IsName& is_name) {
   if (!fs::exists(directory / kRecipeName))
-    return {{fmt::format("its {} is missing", kRecipeName)}, false, false, ErrorKind::usage};
+    return {.texts = {fmt::format("its {} is missing", kRecipeName)},
+            .is_same_run = false,
+            .has_its_states = false};
   Changes changes;
   for (const OptionChange& change : changed_options(directory, recipe.options)) {
+    if (is_name(change)) continue;
     changes.texts.push_back(change.text("then"));
     if (!is_length(change.name)) changes.is_same_run = false;
     if (is_of_states(recipe.options, change.name)) changes.has_its_states = false;
+    if (change.name == "data") changes.has_other_data = true;
   }
   return changes;
+}
+
+Changes changes_since(const fs::path& directory, const Recipe& recipe) {
+  return changes_since(directory, recipe, [](const OptionChange&) { return false; });
+}
+
+// The same for the run in output_dir, with what both read: other names of that are no change.
+Changes changes_since(const Recipe& recipe, const RunInputs& then, const RunInputs& now) {
+  return changes_since(recipe.output_dir, recipe, [&](const OptionChange& change) {
+    if (change.name == "data") return !then.data.empty() && then.data == now.data;
+    return names_model(change.name) && !then.model.empty() && then.model == now.model;
+  });
 }
 
 // What else there is to do about the result of a run that ended after `step` steps, where this one
@@ -125,11 +144,16 @@ std::string or_from_its_end(const Recipe& recipe, int64_t step, int64_t total_st
                        changes.has_its_states ? ": " + train_on(recipe.output_dir) : "");
   }
   const bool may = changes.has_its_states && total_steps > step;
+  const std::string how =
+      changes.has_other_data && changes.has_its_states
+          ? "with other data, " + train_on(recipe.output_dir)
+          : "to continue the run, change nothing but give a larger max_steps or num_train_epochs "
+            "or, where it stopped early, early_stopping_patience";
   return fmt::format(
-      "{}; to continue the run, change nothing but give a larger max_steps or num_train_epochs or, "
-      "where it stopped early, early_stopping_patience",
+      "{}; {}",
       may ? fmt::format(", or with resume={} continues from its end", shell_word(its_end.string()))
-          : "");
+          : "",
+      how);
 }
 
 // Throws: the result in output_dir, of a run of so many steps, is another one.
@@ -156,12 +180,13 @@ bool is_left_elsewhere(const Recipe& recipe, const RunInputs& begun, const Chang
 
 // What differs between the finished run in output_dir and this one, with what both read.
 Changes changes_since_end(const Recipe& recipe, const LoggedRun& ended, const RunInputs& inputs) {
-  Changes changes = changes_since(recipe.output_dir, recipe);
+  Changes changes = changes_since(recipe, ended.inputs, inputs);
   const auto compare = [&](const char* what, const std::string& then, const std::string& now,
                            ErrorKind kind_of_it) {
     if (then.empty() || then == now) return;
     if (changes.is_same_run) changes.kind = kind_of_it;
     changes.is_same_run = false;
+    if (kind_of_it == ErrorKind::data) changes.has_other_data = true;
     changes.texts.push_back(fmt::format("the {} {} then and {} now", what, then, now));
   };
   compare("data were", ended.inputs.data, inputs.data, ErrorKind::data);
@@ -315,15 +340,18 @@ bool has_left_of_result(const fs::path& output) {
 void refuse_other_result(const Recipe& recipe, const fs::path& checkpoint) {
   const fs::path output = recipe.output_dir;
   if (recipe.overwrite) return;
+  // Whether files that have moved are still the same is known once they are read. Tokens of files
+  // that are gone are of no use.
+  const auto moved = [](const OptionChange& change) { return change.may_have_moved; };
   if (!has_result(output)) {
     if (lies_in(checkpoint, output)) return;
     const std::string left = left_of_result(output, logged_run(output));
     if (left.empty()) return;
-    const Changes changes = changes_since(output, recipe);
+    const Changes changes = changes_since(output, recipe, moved);
     if (!changes.is_same_run) refuse_to_lose(recipe, left, changes, checkpoint);
     return;
   }
-  const Changes changes = changes_since(output, recipe);
+  const Changes changes = changes_since(output, recipe, moved);
   if (changes.texts.empty()) return;
   const LoggedRun logged = logged_run(output);
   // With num_train_epochs, max_steps is 0 here: the steps are known only after the data are read.
@@ -342,7 +370,8 @@ std::optional<FinishedRun> check_result(const Recipe& recipe, const fs::path& ch
   const LoggedRun logged = logged_run(output);
   if (!has_result(output)) return check_lost(recipe, logged, checkpoint, total_steps, inputs);
   if (logged.ended_after) return check_finished(recipe, logged, checkpoint, total_steps, inputs);
-  refuse_to_replace(recipe, logged, changes_since(output, recipe), checkpoint, total_steps, inputs);
+  refuse_to_replace(recipe, logged, changes_since(recipe, logged.inputs, inputs), checkpoint,
+                    total_steps, inputs);
   return std::nullopt;
 }
 

@@ -48,6 +48,20 @@ bool are_same_files(const OptionValue& then, const OptionValue& now) {
   });
 }
 
+// Whether an option may name the same files as then in another place: those of then are gone. Words
+// in place of a path, such as `auto`, were never there.
+bool may_have_moved(const OptionValue& then, const OptionValue& now) {
+  const std::string_view name = now.spec.name;
+  if (name != "data" && !names_model(now.spec.name)) return false;
+  const bool takes_words = name == "tokenizer" || name == "chat_template";
+  return std::ranges::equal(then.parts(), now.parts(), [&](const fs::path& a, const fs::path& b) {
+    if (a == b || is_same_file(a, b)) return true;
+    const bool is_path = !takes_words || a.has_parent_path() || a.has_extension();
+    std::error_code ignored;
+    return is_path && !fs::exists(a, ignored) && fs::exists(b, ignored);
+  });
+}
+
 // Whether two values of an option give the same result.
 bool same_for_result(const OptionValue& then, const OptionValue& now) {
   const std::string_view name = now.spec.name;
@@ -72,6 +86,10 @@ std::string OptionChange::text(const std::string& when) const {
   return fmt::format("{} was {} {} and is {} now", name, before, when, now);
 }
 
+bool names_model(const std::string& option) {
+  return option == "model" || option == "tokenizer" || option == "chat_template";
+}
+
 std::vector<OptionChange> changed_options(const fs::path& directory, const OptionSet& options) {
   std::vector<OptionChange> changes;
   const OptionSet saved = saved_options(directory, options);
@@ -79,7 +97,8 @@ std::vector<OptionChange> changed_options(const fs::path& directory, const Optio
     if (!options.tables()[value.table].saved || !counts(value.spec, saved, options)) continue;
     const OptionValue& before = *saved.find(value.spec.name);
     if (same_for_result(before, value)) continue;
-    changes.push_back({value.spec.name, shown(before), shown(value)});
+    changes.push_back(
+        {value.spec.name, shown(before), shown(value), may_have_moved(before, value)});
   }
   return changes;
 }
@@ -119,9 +138,8 @@ std::vector<std::string> resume_warnings(const fs::path& checkpoint, const Check
   if (!then.data.empty() && then.data != now.data && !other_data) {
     refuse_unless_named(ErrorKind::data, "data have", then.data, now.data);
   }
-  const bool other_model = std::ranges::any_of(changes, [](const OptionChange& change) {
-    return change.name == "model" || change.name == "tokenizer" || change.name == "chat_template";
-  });
+  const bool other_model = std::ranges::any_of(
+      changes, [](const OptionChange& change) { return names_model(change.name); });
   if (!then.model.empty() && then.model != now.model && !other_model) {
     refuse_unless_named(ErrorKind::model, "model has", then.model, now.model);
   }

@@ -17,7 +17,8 @@ bool evaluations_decide(const OptionSet& options);
 
 struct OptionChange {
   std::string name;
-  std::string before, now;  // its values, as text
+  std::string before, now;      // its values, as text
+  bool may_have_moved = false;  // the files of then are gone, and others are there now
 
   // "lora_rank was 8 then and is 4 now", with `when` in place of "then".
   std::string text(const std::string& when) const;
@@ -26,6 +27,9 @@ struct OptionChange {
 // Every option that affects the result and differs from the earlier run. `directory` is a
 // checkpoint or an output_dir, whose recipe.yaml is compared.
 std::vector<OptionChange> changed_options(const fs::path& directory, const OptionSet& options);
+
+// Whether an option names what RunInputs::model is the fingerprint of.
+bool names_model(const std::string& option);
 
 // A line for each difference between the run that wrote the checkpoint and this one that changes
 // the result: program and machine, data, options. Throws Error(model) or Error(usage) where the

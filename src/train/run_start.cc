@@ -111,6 +111,8 @@ fs::path usable_before(const fs::path& checkpoint, const fs::path& output) {
 int64_t step_of(const fs::path& checkpoint, const Recipe& recipe) {
   try {
     return usable_step(checkpoint);
+  } catch (const NewerCheckpoint&) {
+    throw;  // to start over would throw it away
   } catch (const Error& error) {
     refuse_checkpoint(checkpoint, recipe, error);
   }

@@ -167,6 +167,12 @@ TEST(Options, YamlScalarsAreQuotedWhereNeeded) {
   EXPECT_EQ(yaml_scalar(""), "\"\"");
   EXPECT_EQ(yaml_scalar("null"), "\"null\"");
   EXPECT_EQ(yaml_scalar("-x"), "\"-x\"");
+  EXPECT_EQ(yaml_scalar("true"), "true");
+  for (const std::string typed :
+       {"yes", "True", "off", "0x10", "2026-01-01", "1e5", ".5", ".NaN"}) {
+    EXPECT_EQ(yaml_scalar(typed, true), "\"" + typed + "\"");
+  }
+  EXPECT_EQ(yaml_scalar("./on/y", true), "./on/y");
   EXPECT_EQ(yaml_scalar("a: b #c\n\x01\\"), "\"a: b #c\\n\\x01\\\\\"");
 }
 

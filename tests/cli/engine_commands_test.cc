@@ -307,6 +307,13 @@ TEST(Plan, ExitCodeAndJson) {
   const Outcome tight = run(plan + " device_memory=10KiB");
   EXPECT_EQ(tight.exit_code, 3);
   EXPECT_NE(tight.out.find("does not fit"), std::string::npos);
+  // Only the budget that is too small is named.
+  const Outcome tight_host = run(plan +
+                                 " method=rotary active_params=50% storage=bf16 master=ram "
+                                 "device_memory=1GiB host_memory=1KiB");
+  EXPECT_EQ(tight_host.exit_code, 3);
+  EXPECT_NE(tight_host.out.find("on the host, host_memory is "), std::string::npos);
+  EXPECT_EQ(tight_host.out.find("device_memory is "), std::string::npos) << tight_host.out;
   const Outcome tight_json = run(plan + " device_memory=10KiB --json");
   EXPECT_EQ(tight_json.exit_code, 3);
   EXPECT_EQ(nlohmann::json::parse(tight_json.out)["fits"], false);

@@ -86,6 +86,8 @@ TEST(ForeignOptions, NamesThatResembleOthersAreExplained) {
                                    std::pair("val_size=5%", "val_size="),
                                    std::pair("resume=yes", "resume=auto"),
                                    std::pair("resume=none", "resume=never"),
+                                   std::pair("resume=off", "resume=never"),
+                                   std::pair("resume=on", "resume=auto"),
                                    std::pair("optimizer=adamw_torch_8bit", "optimizer=adamw_8bit"),
                                    std::pair("optimizer=galore_adafactor", "method=galore"),
                                    std::pair("lora_init=pissa_niter_4", "lora_init=pissa"),

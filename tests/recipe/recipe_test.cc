@@ -153,7 +153,12 @@ TEST(Recipe, OptionsOfAnotherLearnerAreRefused) {
               read({"method=full", "r=8"});
             }),
             "command line: rank is an option of learner lora, but this run has learner full | "
-            "leave rank out, or set learner=lora");
+            "leave rank out, or set method=lora");
+  // With learner=rotary alone the weights would take four times the memory.
+  EXPECT_NE(usage_error([] {
+              read({"method=full", "active_params=0.1"});
+            }).find(", or set method=rotary"),
+            std::string::npos);
 }
 
 TEST(Recipe, OptionsOfAnotherProductAreRefused) {

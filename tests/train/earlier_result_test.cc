@@ -74,6 +74,46 @@ TEST(SlowEarlierResult, FilesThatAnotherPathLeadsToAreTheSame) {
   EXPECT_EQ(other.exit_code, 2) << other.out;
 }
 
+TEST(SlowEarlierResult, AFinishedRunContinuesWhereItsModelAndDataHaveMoved) {
+  const TinyRun tiny("moved_inputs");
+  const auto in = [&](const std::string& place) {
+    return fmt::format(" model={0}/config.json data={0}/train.jsonl", tiny.path(place).string());
+  };
+  fs::create_directories(tiny.path("before"));
+  fs::copy(tiny.config(), tiny.path("before/config.json"));
+  fs::copy(tiny.data(), tiny.path("before/train.jsonl"));
+  tiny.must_train("whole", kLonger + std::string("4"));
+  tiny.must_train("out", kLonger + std::string("2") + in("before"));
+  fs::rename(tiny.path("before"), tiny.path("after"));
+  const Outcome done = run(tiny.train("out", kLonger + std::string("2") + in("after")) + " 2>&1");
+  EXPECT_NE(done.out.find("nothing to do"), std::string::npos) << done.out;
+  tiny.must_train("out", kLonger + std::string("4") + in("after"));
+  EXPECT_EQ(tiny.losses("out"), tiny.losses("whole"));
+  EXPECT_TRUE(tiny.text("out/model.safetensors") == tiny.text("whole/model.safetensors"));
+  // Others in another place are others.
+  fs::rename(tiny.path("after"), tiny.path("other"));
+  tiny.file("other/train.jsonl", read_text(tiny.eval_data()));
+  const auto result = tiny.text("out/model.safetensors");
+  expect_refused(run(tiny.train("out", kLonger + std::string("6") + in("other")) + kErrorsOnly), 2,
+                 {"holds the result of a finished run of 4 steps", "data was ", "the data were "});
+  EXPECT_TRUE(tiny.text("out/model.safetensors") == result);
+}
+
+TEST(SlowEarlierResult, TheRecipeOfARenamedRunSaysWhereThatIs) {
+  const TinyRun tiny("renamed_run");
+  tiny.must_train("out", "method=full max_steps=2 save_steps=2");
+  fs::rename(tiny.path("out"), tiny.path("renamed"));
+  const std::string again = "train " + tiny.path("renamed/recipe.yaml").string() + " max_steps=4";
+  const std::string there = "output_dir=" + tiny.path("renamed").string();
+  const std::string warning = "renamed is the directory of a run; " + there + " continues it";
+  const Outcome anew = run(again + kErrorsOnly);
+  EXPECT_EQ(anew.exit_code, 0) << anew.out;
+  EXPECT_NE(anew.out.find(warning), std::string::npos) << anew.out;
+  const Outcome continued = run(again + " " + there + kErrorsOnly);
+  EXPECT_EQ(continued.exit_code, 0) << continued.out;
+  EXPECT_EQ(continued.out.find(warning), std::string::npos) << continued.out;
+}
+
 // Its log and exports may be all that is left of it.
 TEST(SlowEarlierResult, AFinishedRunWhoseWeightsAreGoneIsNotReplaced) {
   const TinyRun tiny("lost_weights");

@@ -64,7 +64,7 @@ TEST(SlowRunData, ATemplatePrintsTheDateOfTheFirstStart) {
   fs::remove_all(tiny.path("out/checkpoint-4"));
   tiny.must_train("out", settings);
   EXPECT_TRUE(tiny.text("whole/model.safetensors") == tiny.text("out/model.safetensors"));
-  EXPECT_NE(tiny.text("out/recipe.yaml").find("\nchat_date: 2024-02-29 "), std::string::npos);
+  EXPECT_NE(tiny.text("out/recipe.yaml").find("\nchat_date: \"2024-02-29\" "), std::string::npos);
   for (const char* given : {"", "chat_date=today"}) {
     const Outcome again = run(tiny.train("out", settings + given) + " 2>&1");
     EXPECT_EQ(again.exit_code, 0) << again.out;
@@ -81,7 +81,7 @@ TEST(SlowRunData, ATemplatePrintsTheDateOfTheFirstStart) {
   ASSERT_NE(begin, std::string::npos) << today.out;
   const std::string day = today.out.substr(begin + warning.size(), 10);
   for (const char* recipe : {"today/recipe.yaml", "today/checkpoint-2/recipe.yaml"}) {
-    EXPECT_NE(tiny.text(recipe).find("\nchat_date: " + day + " "), std::string::npos) << day;
+    EXPECT_NE(tiny.text(recipe).find("\nchat_date: \"" + day + "\" "), std::string::npos) << day;
   }
 }
 

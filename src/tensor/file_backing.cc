@@ -53,6 +53,7 @@ FileBacking::~FileBacking() {
   for (const auto& [bytes, names] : spares_) {
     for (const std::string& name : names) remove(name);
   }
+  for (const std::string& name : std::exchange(unremoved_, {})) remove(name);
   // By name, which another directory may have by now: that one is removed only if it is empty.
   std::error_code ignored;
   if (const auto path = directory_.path()) fs::remove(*path, ignored);
@@ -83,8 +84,9 @@ std::string FileBacking::take_spare(size_t bytes) {
   return name;
 }
 
-void FileBacking::remove(const std::string& name) const {
-  ::unlinkat(directory_.descriptor(), name.c_str(), 0);
+void FileBacking::remove(const std::string& name) {
+  const int refused = ::unlinkat(directory_.descriptor(), name.c_str(), 0);
+  if (refused != 0 && errno != ENOENT) unremoved_.push_back(name);
 }
 
 void* FileBacking::acquire(size_t bytes) {

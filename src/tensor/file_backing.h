@@ -37,7 +37,7 @@ class FileBacking : public Backing {
  private:
   std::string new_file(size_t bytes);
   std::string take_spare(size_t bytes);
-  void remove(const std::string& name) const;
+  void remove(const std::string& name);
   void remove_excess();
 
   DirectoryHandle directory_;
@@ -49,6 +49,7 @@ class FileBacking : public Backing {
   std::map<const void*, Piece> pieces_;                // by address
   std::map<size_t, std::vector<std::string>> spares_;  // by size
   std::map<size_t, size_t> wanted_spares_;             // by size
+  std::vector<std::string> unremoved_;                 // files to be removed once more at the end
 };
 
 }  // namespace jackscrew

@@ -2,7 +2,10 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/checked.h"
 #include "base/directory.h"
@@ -20,10 +23,13 @@
 #include "session/plan.h"
 #include "train/output_dir.h"
 #include "train/run_start.h"
+#include "train/saving.h"
 
 namespace jackscrew {
 
 namespace {
+
+constexpr const char* kLogLine = "the log's line of the export";
 
 ModelFormat format_of(const RunExport& wanted) {
   return wanted.gguf ? ModelFormat::gguf : ModelFormat::hf;
@@ -198,14 +204,39 @@ void remove_exports(const fs::path& output_dir) {
 }
 
 void log_export(const fs::path& output_dir, const WrittenExport& written) {
-  if (!fs::exists(output_dir / kLogName)) return;  // somebody removed it
-  EventLog log(output_dir / kLogName, std::numeric_limits<int64_t>::max());
-  log.write(EventKind::exported, log.last_step(),
-            JsonObject()
-                .add("format", written.format)
-                .add("path", written.path.string())
-                .add("bytes", written.bytes));
-  write_report(output_dir);
+  write_if_possible(kLogLine, [&] {
+    if (!fs::exists(output_dir / kLogName)) return;  // somebody removed it
+    EventLog log(output_dir / kLogName, std::numeric_limits<int64_t>::max());
+    log.write(EventKind::exported, log.last_step(),
+              JsonObject()
+                  .add("format", written.format)
+                  .add("path", written.path.string())
+                  .add("bytes", written.bytes));
+    write_if_possible(kReportName, [&] { write_report(output_dir); });
+  });
+}
+
+void log_earlier_exports(const Recipe& recipe, const fs::path& output_dir) {
+  if (recipe.exports.empty()) return;
+  write_if_possible(kLogLine, [&] {
+    std::set<fs::path> logged;  // names of those of the last step: others were of another result
+    int64_t last_step = 0;
+    for_events(output_dir / kLogName, [&](const nlohmann::json& event) {
+      const auto step = event["step"].get<int64_t>();
+      if (step > last_step) logged.clear();
+      last_step = std::max(last_step, step);
+      const auto path = event.find("path");
+      if (event["event"] != event_name(EventKind::exported) || path == event.end()) return;
+      if (path->is_string()) logged.insert(fs::path(path->get<std::string>()).filename());
+    });
+    for (const RunExport& wanted : recipe.exports) {
+      const fs::path path = path_of(wanted, output_dir);
+      if (!is_written(wanted, output_dir) || logged.contains(path.filename())) continue;
+      const int64_t bytes =
+          wanted.gguf ? static_cast<int64_t>(fs::file_size(path)) : bytes_of_files(path);
+      log_export(output_dir, {wanted.text, path, bytes, {}});
+    }
+  });
 }
 
 void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path& output_dir,

@@ -46,8 +46,12 @@ struct WrittenExport {
   std::vector<std::string> notes;  // for the user
 };
 
-// Adds it to the log and the report of the run in output_dir.
+// Adds it to the log and the report of the run in output_dir; a failure is no more than a warning.
 void log_export(const fs::path& output_dir, const WrittenExport& written);
+
+// The same for those of a finished run that are there and that its log lacks: it could not be
+// written, or another command wrote the model.
+void log_earlier_exports(const Recipe& recipe, const fs::path& output_dir);
 
 // Writes those that output_dir lacks, one after another; each appears whole or not at all. Calls
 // written() after each. Throws the error of the first that fails, with the command that repeats it.

@@ -111,6 +111,7 @@ class Trainer {
   // Writes the exports beside the result, after this run or for one that had ended; rank 0 alone.
   void write_exports() {
     const fs::path output = claim_->path();
+    if (start_.finished) log_earlier_exports(recipe_, output);
     if (lacks_exports(recipe_, output)) {
       console_.enter(RunPhase::exports);
       log_.reset();
@@ -123,7 +124,7 @@ class Trainer {
         say(fmt::format("export    {}: {}", one_line(written.path.string()),
                         human_bytes(written.bytes)));
         for (const std::string& note : written.notes) say("          " + one_line(note));
-        write_if_possible(kReportName, [&] { log_export(output, written); });
+        log_export(output, written);
       });
     }
     if (!start_.finished) say(fmt::format("done      {}", output.string()));

@@ -118,6 +118,21 @@ TEST_F(FileBackingRoomTest, ADirectoryThatCannotBeMadeIsNamedWhole) {
   EXPECT_NE(hint_of(error).find("master=ram"), std::string::npos) << error;
 }
 
+// The system may refuse for a while.
+TEST_F(FileBackingRoomTest, RemovesAtTheEndWhatItCouldNotBefore) {
+  {
+    FileBacking backing(directory_);
+    void* piece = backing.acquire(kBytes);
+    const fs::path file = backing.file_of(piece);
+    fs::remove(file);
+    fs::create_directory(file);  // which unlink() refuses
+    backing.release(piece, kBytes);
+    fs::remove(file);
+    write_text_atomic(file, "left");
+  }
+  EXPECT_FALSE(fs::exists(directory_));
+}
+
 // Nobody else's files are touched under the name that it had.
 TEST_F(FileBackingRoomTest, FollowsItsDirectory) {
   {

@@ -95,6 +95,44 @@ TEST_F(SlowExports, AFinishedRunWritesWhatIsWantedSince) {
   }
 }
 
+// As where the system refused to write it.
+TEST_F(SlowExports, ThatALogLacksAreAddedByTheFinishedRun) {
+  const std::string settings = lora("export=gguf:q8_0,hf:f32");
+  run_text("run", settings);
+  const auto exports = [&] {
+    std::vector<nlohmann::json> found;
+    for (auto event : read_events(tiny_.path("run/train_log.jsonl"))) {
+      event.erase("time");
+      if (event["event"] == "export") found.push_back(event);
+    }
+    return found;
+  };
+  const auto before = exports();
+  ASSERT_EQ(before.size(), 2u);
+  const std::string whole = tiny_.text("run/train_log.jsonl");
+  const std::string log = whole.substr(0, whole.find(R"({"event": "export")"));
+  ASSERT_LT(log.size(), whole.size());
+  tiny_.file("run/train_log.jsonl", log);
+  tiny_.file("run/report.html", "");
+  run_text("run", settings);
+  EXPECT_EQ(exports(), before);
+  EXPECT_NE(tiny_.text("run/report.html").find("model-q8_0.gguf"), std::string::npos);
+  const std::string added = tiny_.text("run/train_log.jsonl");
+  EXPECT_TRUE(added.starts_with(log));
+  run_text("run", settings);
+  EXPECT_EQ(tiny_.text("run/train_log.jsonl"), added);
+}
+
+// The warning names the file that is not written.
+TEST(LogExport, WarnsOfALogThatCannotBeWritten) {
+  const TemporaryDirectory directory("jackscrew_log_export");
+  fs::create_directory(directory.path() / kLogName);
+  ::testing::internal::CaptureStderr();
+  log_export(directory.path(), {"gguf", directory.path() / "exports/model.gguf", 1, {}});
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("the log's line of the export is not written: "), std::string::npos) << said;
+}
+
 // What stands there is always of the result beside it.
 TEST_F(SlowExports, GoWithTheirResult) {
   const std::string settings = lora("lr_scheduler_type=constant save_steps=2 ");

@@ -49,10 +49,6 @@ std::string perplexity_text(double perplexity) {
   return perplexity < 1e5 ? fmt::format("{:.2f}", perplexity) : short_scientific(perplexity);
 }
 
-void warn(std::string_view line) {
-  write_stderr(fmt::format("jackscrew: warning: {}\n", one_line(line)));
-}
-
 std::string format_step_line(const StepLine& line, bool colour, int width) {
   // The higher the rank, the sooner a part is omitted; rank 0 never is.
   struct Part {

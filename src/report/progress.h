@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/console.h"
 #include "base/progress_callback.h"
 
 namespace jackscrew {
@@ -37,9 +38,6 @@ std::string format_step_line(const StepLine& line, bool colour = false, int widt
 
 // "12.34", or "5.7e228" where that would be long.
 std::string perplexity_text(double perplexity);
-
-// Prints "jackscrew: warning: `line`" to stderr, always as a single line.
-void warn(std::string_view line);
 
 // How and where to draw; the caller examines the terminal.
 struct ProgressStyle {

@@ -1,6 +1,7 @@
 #include "base/console.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <stdio_ext.h>
 #include <sys/stat.h>
@@ -9,8 +10,10 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <exception>
 
 #include "base/clock.h"
+#include "base/text.h"
 
 namespace jackscrew {
 
@@ -62,6 +65,14 @@ void write_stderr(std::string_view text) noexcept {
     } else if (written == 0 || errno != EINTR) {
       return;
     }
+  }
+}
+
+void warn(std::string_view line) noexcept {
+  try {
+    write_stderr(fmt::format("jackscrew: warning: {}\n", one_line(line)));
+  } catch (const std::exception&) {  // no memory
+    write_stderr(line);
   }
 }
 

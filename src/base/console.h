@@ -13,6 +13,9 @@ namespace jackscrew {
 // std::cerr, which does not throw either. Safe from any thread.
 void write_stderr(std::string_view text) noexcept;
 
+// Writes "jackscrew: warning: `line`" to stderr, always as a single line.
+void warn(std::string_view line) noexcept;
+
 // For a thread that must go on although nobody may be reading stderr: what it does not take within
 // a second is dropped.
 void offer_to_stderr(std::string_view text) noexcept;

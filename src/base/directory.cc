@@ -4,6 +4,23 @@
 
 namespace jackscrew {
 
+namespace {
+
+[[noreturn]] void fail_to(const char* action, const fs::path& path, const std::error_code& error) {
+  throw Error(ErrorKind::generic,
+              fmt::format("cannot {} {}: {}", action, path.string(), error.message()),
+              "see that it can be read, and run again");
+}
+
+}  // namespace
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  const bool there = fs::exists(path, error);
+  if (error) fail_to("look at", path, error);
+  return there;
+}
+
 std::vector<fs::directory_entry> entries_of(const fs::path& directory, std::error_code& error) {
   std::vector<fs::directory_entry> entries;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
@@ -16,8 +33,17 @@ std::vector<fs::directory_entry> entries_of(const fs::path& directory) {
   std::error_code error;
   std::vector<fs::directory_entry> entries = entries_of(directory, error);
   if (error && error != std::errc::no_such_file_or_directory) {
-    fail(ErrorKind::generic, "cannot list {}: {}", directory.string(), error.message());
+    fail_to("list", directory, error);
   }
+  return entries;
+}
+
+std::vector<fs::directory_entry> entries_if_directory(const fs::path& path) {
+  std::error_code error;
+  std::vector<fs::directory_entry> entries = entries_of(path, error);
+  const bool is_none =
+      error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+  if (error && !is_none) fail_to("list", path, error);
   return entries;
 }
 

@@ -10,8 +10,13 @@
 
 namespace jackscrew {
 
-// The entries of a directory; none where there is no directory.
+// Whether something is at a path. Where the system cannot say, it may be there: an Error, too.
+bool is_there(const fs::path& path);
+
+// The entries of a directory; none where nothing is there.
 std::vector<fs::directory_entry> entries_of(const fs::path& directory);
+// The same, but none where a file is there, too.
+std::vector<fs::directory_entry> entries_if_directory(const fs::path& path);
 // As many as the system lists; `error` says why not all. A loop over a fs::directory_iterator
 // throws no Error where the system refuses to go on.
 std::vector<fs::directory_entry> entries_of(const fs::path& directory, std::error_code& error);

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/console.h"
 #include "base/directory.h"
 #include "base/error.h"
 #include "base/map_guard.h"
@@ -56,8 +57,23 @@ void require_file(const fs::path& path, mode_t mode) {
               S_ISDIR(mode) ? "" : "write its contents to a file, and give that");
 }
 
+// An open file descriptor, closed on scope exit.
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+void sync_directory(const fs::path& path) {
+  const Descriptor directory{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (directory.fd < 0) fail_system(ErrorKind::generic, "open", path);
+  // Some file systems cannot sync a directory; their renames are as durable as they get.
+  if (::fsync(directory.fd) != 0 && errno != EINVAL) fail_system(ErrorKind::generic, "sync", path);
+}
+
 void sync_parent(const fs::path& path) {
-  sync_directory(path.has_parent_path() ? path.parent_path() : fs::path("."));
+  sync_renamed(path.has_parent_path() ? path.parent_path() : fs::path("."), path);
 }
 
 [[noreturn]] void another_run_writes(const fs::path& path, const char* instead) {
@@ -132,14 +148,6 @@ std::FILE* open_nameless(const fs::path& beside) {
   ::unlink(name.c_str());
   return ::fdopen(descriptor, "w+b");
 }
-
-// An open file descriptor, closed on scope exit.
-struct Descriptor {
-  int fd;
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-};
 
 }  // namespace
 
@@ -300,11 +308,13 @@ void make_directories(const fs::path& path) {
   }
 }
 
-void sync_directory(const fs::path& path) {
-  const Descriptor directory{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  if (directory.fd < 0) fail_system(ErrorKind::generic, "open", path);
-  // Some file systems cannot sync a directory; their renames are as durable as they get.
-  if (::fsync(directory.fd) != 0 && errno != EINVAL) fail_system(ErrorKind::generic, "sync", path);
+void sync_renamed(const fs::path& directory, const fs::path& written) {
+  try {
+    sync_directory(directory);
+  } catch (const Error& error) {
+    warn(fmt::format("{} is written, but the disk does not confirm that it keeps it: {}",
+                     written.string(), error.what()));
+  }
 }
 
 namespace {

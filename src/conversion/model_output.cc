@@ -127,7 +127,7 @@ bool belongs_to_model(const fs::directory_entry& entry) {
 
 // The name of an entry that is no part of a model; empty if there is none.
 std::string foreign_entry(const fs::path& directory) {
-  for (const auto& entry : fs::directory_iterator(directory)) {
+  for (const fs::directory_entry& entry : entries_of(directory)) {
     if (!belongs_to_model(entry)) return entry.path().filename().string();
   }
   return {};
@@ -176,7 +176,7 @@ bool is_result_file(const std::string& name) {
 
 bool reads_from(const fs::path& source, const fs::path& directory) {
   std::error_code unreadable;
-  for (const auto& entry : fs::directory_iterator(source, unreadable)) {
+  for (const fs::directory_entry& entry : entries_of(source, unreadable)) {
     if (!entry.is_symlink(unreadable)) continue;
     const fs::path file = fs::canonical(entry.path(), unreadable);
     if (!unreadable && is_same_file(file.parent_path(), directory)) return true;
@@ -249,7 +249,7 @@ void ModelOutput::check() const {
         fmt::format("{} is the current directory, which cannot be replaced by a model", name),
         fmt::format("give a directory in it: {}/model", name));
   }
-  if (is_directory && fs::is_empty(target_)) return;
+  if (is_directory && entries_of(target_).empty()) return;
   const std::string foreign = is_directory ? foreign_entry(target_) : std::string();
   if (!foreign.empty()) {
     throw Error(

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/directory.h"
 #include "base/error.h"
 #include "base/json_object.h"
 #include "base/map_guard.h"
@@ -167,7 +168,7 @@ void QuantisationCheckpoint::start_over(const std::string& why) {
 void QuantisationCheckpoint::remove_strangers() const {
   std::vector<fs::path> strangers;
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
+  for (const fs::directory_entry& entry : entries_of(directory_, ignored)) {
     const std::string name = entry.path().filename().string();
     const bool known = !empty() && (name == kProgress || (stream_ && name == stream_->name) ||
                                     std::ranges::find(files_, name, &File::name) != files_.end());

@@ -43,8 +43,7 @@ std::optional<int64_t> step_of(const fs::path& path) {
 // Whether a directory holds a checkpoint of this program, be it damaged. Others have directories of
 // such names, too.
 bool is_own(const fs::path& path) {
-  std::error_code missing;
-  return is_checkpoint(path) || fs::exists(path / kState, missing);
+  return is_checkpoint(path) || is_there(path / kState);
 }
 
 // By the name of one being written first: what a process that is killed meanwhile leaves of it then
@@ -350,8 +349,7 @@ FileSizes checkpoint_sizes(const CheckpointInfo& info, const std::string& recipe
 
 std::vector<fs::path> list_checkpoints(const fs::path& output_dir) {
   std::vector<std::pair<int64_t, fs::path>> found;
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : entries_of(output_dir, ignored)) {
+  for (const fs::directory_entry& entry : entries_if_directory(output_dir)) {
     const auto step = step_of(entry.path());
     if (step && is_own(entry.path())) found.emplace_back(*step, entry.path());
   }
@@ -363,8 +361,7 @@ std::vector<fs::path> list_checkpoints(const fs::path& output_dir) {
 }
 
 bool is_checkpoint(const fs::path& path) {
-  std::error_code missing;
-  return fs::exists(path / kInfo, missing);
+  return is_there(path / kInfo);
 }
 
 CheckpointInfo read_checkpoint_info(const fs::path& checkpoint) {

@@ -57,6 +57,8 @@ FileSizes checkpoint_sizes(const CheckpointInfo& info, const std::string& recipe
 
 // Every checkpoint-<step> in a directory, by ascending step, whether it can be used or not. What
 // has neither a checkpoint.json nor a state.safetensors is another's: nothing here touches it.
+// Throws Error(generic) where the system does not say: a run that goes by a part of them starts
+// over.
 std::vector<fs::path> list_checkpoints(const fs::path& output_dir);
 
 // A hint where a checkpoint, or a run that has not ended, is taken for a result.
@@ -64,7 +66,8 @@ inline constexpr const char* kResultOfCheckpoint =
     "the result is written when the run ends; to write that of a checkpoint, train with the same "
     "recipe, resume=CHECKPOINT, its step as max_steps, warmup_steps=0, and another output_dir";
 
-// Whether a directory has a checkpoint.json; the checkpoint may be damaged.
+// Whether a directory has a checkpoint.json; the checkpoint may be damaged. Throws Error(generic)
+// where the system does not say.
 bool is_checkpoint(const fs::path& path);
 
 // Error(model): a newer version of the program has written the checkpoint, which is not damaged.

@@ -54,10 +54,6 @@ std::string rate_text(double tokens_per_second) {
                                 : fmt::format("{:.0f}", tokens_per_second);
 }
 
-void warn(std::string_view line) {
-  write_stderr(fmt::format("jackscrew: warning: {}\n", one_line(line)));
-}
-
 std::string format_step_line(const StepLine& line, bool colour, int width) {
   // The higher the rank, the sooner a part is omitted; rank 0 never is.
   struct Part {

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/console.h"
 #include "base/progress_callback.h"
 
 namespace jackscrew {
@@ -40,9 +41,6 @@ std::string perplexity_text(double perplexity);
 
 // "4312"; two digits of a number below 10: "0.34".
 std::string rate_text(double tokens_per_second);
-
-// Prints "jackscrew: warning: `line`" to stderr, always as a single line.
-void warn(std::string_view line);
 
 // How and where to draw; the caller examines the terminal.
 struct ProgressStyle {

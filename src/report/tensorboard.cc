@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/crc32c.h"
+#include "base/directory.h"
 #include "base/error.h"
 #include "base/half.h"
 
@@ -63,8 +64,7 @@ constexpr const char* kWriter = ".jackscrew.";
 // The program's event files in the order in which TensorBoard reads them: by name.
 std::vector<fs::path> event_files(const fs::path& directory) {
   std::vector<fs::path> paths;
-  std::error_code missing;
-  for (const auto& entry : fs::directory_iterator(directory, missing)) {
+  for (const fs::directory_entry& entry : entries_of(directory)) {
     const std::string name = entry.path().filename().string();
     const bool is_ours = name.starts_with(kPrefix) && name.find(kWriter) != std::string::npos;
     if (is_ours) paths.push_back(entry.path());

@@ -80,8 +80,7 @@ void refuse_data(const fs::path& output, const std::string& data) {
 }  // namespace
 
 bool has_result(const fs::path& output_dir) {
-  std::error_code missing;
-  for (const fs::directory_entry& entry : entries_of(output_dir, missing)) {
+  for (const fs::directory_entry& entry : entries_if_directory(output_dir)) {
     const fs::path name = entry.path().filename();
     if (name.extension() == ".safetensors" && is_result_file(name.string())) return true;
   }
@@ -129,7 +128,7 @@ void check_output_dir(const Recipe& recipe) {
                 "remove the link; for another disk, give an output_dir there");
   }
   if (is_run(output)) return;
-  for (const fs::directory_entry& entry : entries_of(output, error)) {
+  for (const fs::directory_entry& entry : entries_of(output)) {
     const std::string name = entry.path().filename().string();
     if (!run_writes(name)) continue;
     if (entry.path() == tokens && has_only_tokens(entry.path())) continue;
@@ -173,6 +172,7 @@ void remove_unfinished_files(const fs::path& output) {
        {result_staging(output), output / kReportName, output / kRecipeName, output / kLogName}) {
     fs::remove_all(whole.string() + kTemporarySuffix, ignored);
   }
+  fs::remove(result_staging(output), ignored);  // if nothing is left in it
 }
 
 }  // namespace

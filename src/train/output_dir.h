@@ -52,7 +52,8 @@ class OutputClaim {
   DirectoryLock lock_;
 };
 
-// Whether the weights of a result are at the top of the directory.
+// Whether the weights of a result are at the top of the directory. Throws Error(generic) where it
+// cannot be listed.
 bool has_result(const fs::path& output_dir);
 
 // How a command is given that result: model=DIR, or adapter=DIR where it is an adapter.

@@ -79,7 +79,7 @@ void move_files(const fs::path& from, const fs::path& to) {
           "move it there");
     }
   }
-  sync_directory(to);
+  sync_renamed(to, to);
   fs::remove_all(from, error);
 }
 

@@ -368,6 +368,22 @@ TEST_F(FileTest, TooManyOpenFilesAreALimitThatCanBeRaised) {
                [&] { MappedFile file(directory_ / "a"); });
 }
 
+// It has its final name already: only its directory is opened after that.
+TEST_F(FileTest, WhatTheDiskDoesNotConfirmIsWritten) {
+  AtomicFile file(directory_ / "a");
+  FileWriter(file.path()).write("1");
+  testing::internal::CaptureStderr();
+  {
+    const ResourceLimit none(RLIMIT_NOFILE, 0);
+    file.commit();
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(said.starts_with("jackscrew: warning: " + (directory_ / "a").string() +
+                               " is written, but the disk does not confirm that it keeps it: "))
+      << said;
+  EXPECT_EQ(names(), std::vector<std::string>{"a"});
+}
+
 TEST_F(FileTest, FullDiskIsAnError) {
   FileWriter writer("/dev/full");
   expect_message(ErrorKind::generic, "/dev/full", [&] {

@@ -207,6 +207,15 @@ TEST_F(ModelOutputTest, AMountedFileSystemIsNotReplaced) {
                  [&] { replacing("output_dir=/proc"); });
 }
 
+TEST_F(ModelOutputTest, WhatCannotBeListedIsNotReplaced) {
+  fs::create_directories(path("m"));
+  const Recipe recipe =
+      make_recipe({"model=" + golden_model("mha_untied"), "output_dir=" + path("m")});
+  const ResourceLimit none(RLIMIT_NOFILE, 0);
+  expect_message(ErrorKind::generic, "cannot list " + path("m") + ": ",
+                 [&] { const ModelOutput output(recipe, "export"); });
+}
+
 // Of the same file system as what is around it.
 TEST_F(ModelOutputTest, WhatIsMountedAtAPlaceIsNotReplaced) {
   fs::create_directories(path("m"));

@@ -154,6 +154,21 @@ TEST_F(Checkpoint, OnlyOwnOnesCountAndAreRemoved) {
     write_checkpoint(directory_, {3, "1.2.3", "x86-64-v3", "f32", "data", 40}, "", states(), *ops_);
   });
   EXPECT_EQ(slurp(others[1]), "a file");
+  EXPECT_TRUE(list_checkpoints(others[1]).empty());
+}
+
+// A link to itself: nobody can say what is there, root included.
+TEST_F(Checkpoint, WhatCannotBeLookedAtIsNotPassedOver) {
+  put("run/checkpoint-2/checkpoint.json", "{}");
+  const fs::path run = directory_ / "run", lost = run / "checkpoint-4";
+  fs::create_symlink(lost.filename(), lost);
+  const std::string message = "cannot look at " + (lost / "checkpoint.json").string() + ": ";
+  expect_message(ErrorKind::generic, message, [&] { list_checkpoints(run); });
+  expect_message(ErrorKind::generic, message, [&] {
+    write_checkpoint(run, {4, "1.2.3", "x86-64-v3", "f32", "data", 40}, "", states(), *ops_);
+  });
+  expect_message(ErrorKind::generic, "cannot list " + lost.string() + ": ",
+                 [&] { list_checkpoints(lost); });
 }
 
 }  // namespace

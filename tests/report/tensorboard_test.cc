@@ -7,6 +7,8 @@
 #include <string>
 
 #include "base/error.h"
+#include "tests/support/errors.h"
+#include "tests/support/resource_limit.h"
 #include "tests/support/tensorboard_decoder.h"
 
 namespace jackscrew {
@@ -94,6 +96,12 @@ TEST_F(TensorBoardTest, ARunFromTheStartReplacesOurFilesAlone) {
   const TensorBoardWriter writer(directory_);
   EXPECT_EQ(std::distance(fs::directory_iterator(directory_), fs::directory_iterator()), 2);
   EXPECT_EQ(frames(writer.path()).size(), 1u);
+}
+
+TEST_F(TensorBoardTest, ADirectoryThatCannotBeListedIsAnError) {
+  const ResourceLimit none(RLIMIT_NOFILE, 0);
+  expect_message(ErrorKind::generic, "cannot list " + directory_.string() + ": ",
+                 [&] { const TensorBoardWriter writer(directory_); });
 }
 
 TEST_F(TensorBoardTest, AMissingDirectoryIsAnError) {

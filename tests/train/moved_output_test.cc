@@ -25,6 +25,27 @@ TEST(OutputDir, TheRootDirectoryIsRefused) {
   }
 }
 
+TEST(OutputDir, OneThatCannotBeListedIsNotWithoutResult) {
+  const TinyRun tiny("unlisted_output");
+  make_unreachable(tiny.path("out"));
+  expect_message(ErrorKind::generic, "cannot list " + tiny.path("out").string() + ": ",
+                 [&] { has_result(tiny.path("out")); });
+  EXPECT_FALSE(has_result(tiny.data()));  // a file
+}
+
+// Of a result whose last file has found its place.
+TEST(OutputDir, OnlyAnEmptyPlaceOfAResultIsRemoved) {
+  const TinyRun tiny("result_staging");
+  const fs::path staging = result_staging(tiny.path("out"));
+  fs::create_directories(staging);
+  { const OutputClaim claim(tiny.path("out")); }
+  EXPECT_FALSE(fs::exists(staging));
+  fs::create_directories(staging);
+  write_text_atomic(staging / "model.safetensors", "left");
+  { const OutputClaim claim(tiny.path("out")); }
+  EXPECT_TRUE(fs::exists(staging / "model.safetensors"));
+}
+
 class SlowMovedOutput : public ::testing::TestWithParam<const char*> {
  protected:
   SlowMovedOutput() : tiny_("moved_output") {}

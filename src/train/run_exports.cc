@@ -185,7 +185,7 @@ bool lacks_exports(const Recipe& recipe, const fs::path& output_dir) {
 
 bool has_exports(const fs::path& output_dir) {
   return std::ranges::any_of(
-      entries_of(exports_directory(output_dir)),
+      entries_if_directory(exports_directory(output_dir)),
       [](const fs::directory_entry& entry) { return is_export(entry.path()); });
 }
 

@@ -72,7 +72,9 @@ void warn(std::string_view line) noexcept {
   try {
     write_stderr(fmt::format("jackscrew: warning: {}\n", one_line(line)));
   } catch (const std::exception&) {  // no memory
+    write_stderr("jackscrew: warning: ");
     write_stderr(line);
+    write_stderr("\n");
   }
 }
 

@@ -65,13 +65,6 @@ struct Descriptor {
   }
 };
 
-void sync_directory(const fs::path& path) {
-  const Descriptor directory{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  if (directory.fd < 0) fail_system(ErrorKind::generic, "open", path);
-  // Some file systems cannot sync a directory; their renames are as durable as they get.
-  if (::fsync(directory.fd) != 0 && errno != EINVAL) fail_system(ErrorKind::generic, "sync", path);
-}
-
 void sync_parent(const fs::path& path) {
   sync_renamed(path.has_parent_path() ? path.parent_path() : fs::path("."), path);
 }
@@ -306,6 +299,13 @@ void make_directories(const fs::path& path) {
     errno = error.value();
     fail_system(ErrorKind::generic, "create", path);
   }
+}
+
+void sync_directory(const fs::path& path) {
+  const Descriptor directory{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (directory.fd < 0) fail_system(ErrorKind::generic, "open", path);
+  // Some file systems cannot sync a directory; their renames are as durable as they get.
+  if (::fsync(directory.fd) != 0 && errno != EINVAL) fail_system(ErrorKind::generic, "sync", path);
 }
 
 void sync_renamed(const fs::path& directory, const fs::path& written) {

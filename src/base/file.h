@@ -107,6 +107,9 @@ void write_text_atomic(const fs::path& path, std::string_view text);
 // Makes a directory, and those above it, where there is none. Throws Error(generic).
 void make_directories(const fs::path& path);
 
+// Syncs a directory so that renames inside it survive a power cut. Throws Error(generic).
+void sync_directory(const fs::path& path);
+
 // Syncs the directory in which `written` was given its final name, so that this survives a power
 // cut. Where the disk refuses, that is a warning: all of it is there.
 void sync_renamed(const fs::path& directory, const fs::path& written);

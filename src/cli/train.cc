@@ -163,7 +163,9 @@ void warn_of_another_run(const Recipe& recipe) {
   if (recipe.file.empty() || recipe.options.origin("output_dir") == kCommandLine) return;
   const fs::path directory = fs::path(recipe.file).parent_path();
   const fs::path of_run = directory.empty() ? "." : directory;
-  if (!fs::exists(of_run / kLogName) || is_same_file(of_run, recipe.output_dir)) return;
+  std::error_code ignored;
+  const bool is_run = fs::exists(of_run / kLogName, ignored);
+  if (!is_run || is_same_file(of_run, recipe.output_dir)) return;
   warn(fmt::format("{} is the directory of a run; output_dir={} continues it", of_run.string(),
                    shell_word(of_run.string())));
 }

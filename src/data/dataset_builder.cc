@@ -30,7 +30,8 @@ int64_t target_bytes(const Example& example, const Tokenizer& tokenizer) {
     const int32_t id = example.ids[i];
     const bool is_target = i > 0 && example.train[i] != 0;
     if (tokenizer.kind(id) == TokenKind::special) {
-      const bool is_spelled = std::cmp_less(i, example.spelled_ids);
+      const bool is_spelled =
+          std::cmp_less(i, example.spelled_ids) && id != tokenizer.data().missing_id;
       if (is_target && is_spelled) bytes += std::ssize(tokenizer.token_bytes(id));
       continue;
     }

@@ -246,7 +246,7 @@ void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::
     files.tokenizer_error.reset();
     files.tokenizer_owner = TokenizerOwner::recipe;
   } else if (!adapter.empty() && has_tokenizer(adapter)) {
-    refuse_unread_tokenizer(files, adapter);
+    if (tokenizer != kBytes) refuse_unread_tokenizer(files, adapter);
     const std::optional<TokenizerData> own = std::move(files.tokenizer);
     take_tokenizer_of(files, adapter);
     // Trainers write the model's tokenizer beside an adapter: then its configuration still counts.

@@ -64,6 +64,7 @@ std::string FileBacking::new_file(size_t bytes) {
   const int file =
       ::openat(directory_.descriptor(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0) refuse("create", directory_.shown() / name, errno);
+  ++next_;
   // Without room reserved, a full disk would kill the program in the middle of a store.
   const int refused = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
   ::close(file);
@@ -72,7 +73,6 @@ std::string FileBacking::new_file(size_t bytes) {
     refuse(fmt::format("reserve {} in", human_bytes(narrow<int64_t>(bytes))),
            directory_.shown() / name, refused);
   }
-  ++next_;
   return name;
 }
 

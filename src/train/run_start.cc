@@ -77,7 +77,7 @@ int64_t usable_step(const fs::path& checkpoint) {
 }
 
 // The newest usable checkpoint before `checkpoint`; empty where there is none.
-fs::path usable_before(const fs::path& checkpoint, const fs::path& output) {
+fs::path usable_before(const fs::path& checkpoint, const fs::path& output) try {
   fs::path found;
   for (const fs::path& path : list_checkpoints(output)) {
     if (path == checkpoint) break;
@@ -89,6 +89,8 @@ fs::path usable_before(const fs::path& checkpoint, const fs::path& output) {
     }
   }
   return found;
+} catch (const Error&) {  // it words a hint, and what went wrong before says more
+  return {};
 }
 
 // Throws `error`, which says why the checkpoint cannot be used. Where it was taken because it is

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/shell_word.h"
 #include "base/temporary_place.h"
+#include "formats/checkpoint.h"
 
 namespace jackscrew {
 
@@ -86,6 +87,15 @@ void write_if_possible(const std::string& what, const std::function<void()>& wri
   } catch (const std::exception& exception) {
     warn(fmt::format("{} is not written: {}", what, error_of(exception).what()));
   }
+}
+
+void remove_replaced(const fs::path& output_dir, int64_t step, int64_t keep,
+                     const fs::path& spared) try {
+  sync_directory(output_dir);
+  remove_checkpoints_after(output_dir, step);
+  prune_checkpoints(output_dir, keep, spared);
+} catch (const Error& error) {
+  warn(fmt::format("older checkpoints are not removed: {}", error.what()));
 }
 
 bool may_save_after(const Error& error) {

@@ -19,6 +19,12 @@ bool write_or_warn(const std::string& what, const std::function<void()>& write);
 // The same for what nothing else depends on: whatever `write` throws is no more than a warning.
 void write_if_possible(const std::string& what, const std::function<void()>& write);
 
+// Removes the checkpoints that the new one of `step` takes the place of, as
+// remove_checkpoints_after() and prune_checkpoints() do, once the disk confirms the new one. Warns
+// where it cannot.
+void remove_replaced(const fs::path& output_dir, int64_t step, int64_t keep,
+                     const fs::path& spared);
+
 // Whether the states of a run can and shall be saved after such an error: not where they are not
 // finite, the device or another rank has failed, or the user wants no more.
 bool may_save_after(const Error& error);

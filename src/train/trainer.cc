@@ -239,12 +239,11 @@ class Trainer {
     if (step < total_steps_ && !console_.stop_requested()) crew_->reserve_master_files();
     write_checkpoint(before, checkpoint_info(step), recipe_.to_yaml(), states(), crew_->ops());
     const fs::path output = claim_->path();  // may have been moved meanwhile
-    remove_checkpoints_after(output, step);
-    prune_checkpoints(output, recipe_.save_total_limit,
-                      recipe_.load_best_model_at_end ? best_checkpoint() : fs::path());
     checkpoint_ = checkpoint_path(output, step);
     saved_step_ = step;
     log_->saved(step, checkpoint_);
+    remove_replaced(output, step, recipe_.save_total_limit,
+                    recipe_.load_best_model_at_end ? best_checkpoint() : fs::path());
   }
 
   [[noreturn]] void stop_before_the_first_step() {
@@ -258,11 +257,12 @@ class Trainer {
 
   // The result, that of a step, is written, and only answers for the report are missing.
   [[noreturn]] void stop_before_the_answers(int64_t step) {
+    std::error_code unreachable;
     throw Error(ErrorKind::interrupted,
                 fmt::format("stopped before the last answers for the report; the result is "
                             "complete in {}",
                             claim_->path().string()),
-                is_checkpoint(checkpoint_path(claim_->path(), step))
+                fs::exists(checkpoint_path(claim_->path(), step), unreachable)
                     ? same_command_again(recipe_, claim_->path()) + " for the answers"
                     : "");
   }

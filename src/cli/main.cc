@@ -1,5 +1,6 @@
 // The program's entry point: selects the subcommand and turns errors into messages and exit codes.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <csignal>
 #include <cstdio>

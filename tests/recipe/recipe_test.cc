@@ -31,10 +31,13 @@ constexpr OptionSpec kProductOptions[] = {
 constexpr OptionSpec kGaloreOptions[] = {
     {.name = "projection_dtype", .type = OptionType::text, .default_text = "f32", .help = "dtype"},
 };
+constexpr OptionSpec kRotaryOptions[] = {
+    {.name = "active_params", .type = OptionType::number, .default_text = "0.1", .help = "share"},
+};
 const MethodTable kMethods[] = {{"learner", "full", {}},
                                 {"learner", "lora", kLoraOptions},
                                 {"learner", "prompt", {}},
-                                {"learner", "rotary", {}},
+                                {"learner", "rotary", kRotaryOptions},
                                 {"learner", "galore", kGaloreOptions},
                                 {"product", "f32", {}},
                                 {"product", "int8", kProductOptions}};

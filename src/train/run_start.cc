@@ -331,17 +331,11 @@ RunStart find_start(Recipe recipe, const fs::path& output, int64_t total_steps,
   recipe.output_dir = output.string();
   RunStart start{wanted_checkpoint(recipe), {}};
   start.finished = check_result(recipe, start.checkpoint, total_steps, inputs);
-  std::string again;
   if (start.finished && !start.finished->missing.empty()) {
-    again = what_is_written_again(*start.finished, start.checkpoint, output);
-    start.writes_again = true;
+    start.writes_again = what_is_written_again(*start.finished, start.checkpoint, output);
     start.finished.reset();
   }
-  const auto usable = [&] {
-    if (!again.empty()) warn(again);
-    return start;
-  };
-  if (start.finished || start.checkpoint.empty()) return usable();
+  if (start.finished || start.checkpoint.empty()) return start;
   const int64_t step = step_of(start.checkpoint, recipe);
   if (step > total_steps) {
     throw Error(ErrorKind::usage,
@@ -352,7 +346,7 @@ RunStart find_start(Recipe recipe, const fs::path& output, int64_t total_steps,
   }
   start.replaces_another = replaces_another(recipe, start.checkpoint);
   start.is_own = !start.replaces_another && is_own(start.checkpoint, output);
-  return usable();
+  return start;
 }
 
 }  // namespace jackscrew

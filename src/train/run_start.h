@@ -47,8 +47,8 @@ Schedule run_schedule(const Recipe& recipe, int64_t total_steps);
 struct RunStart {
   fs::path checkpoint;                  // to continue from; empty: step 0
   std::optional<FinishedRun> finished;  // complete
-  // It had ended, and files of its result are gone: it writes the same ones again.
-  bool writes_again = false;
+  // A warning where it had ended and files of its result are gone: it writes the same ones again.
+  std::string writes_again = {};
   // output_dir belongs to another run than the checkpoint; its log and checkpoints are replaced.
   bool replaces_another = false;
   // output_dir is that of the run that wrote the checkpoint, which may have been left elsewhere:

@@ -71,6 +71,7 @@ class Trainer {
     const int64_t first = checkpoint_.empty() ? 0 : restore();
     if (first > 0) say(fmt::format("resuming from {} at step {}", checkpoint_.string(), first));
     const bool has_watch = start_.is_own && watch_.restore(checkpoint_, data_.inputs.held_out);
+    if (!start_.writes_again.empty()) warn(start_.writes_again);
     claim_->keep();
     const fs::path output = claim_->path();
     // Checkpoints of a run that this one replaces would look like its own, and so would its log.
@@ -420,7 +421,7 @@ class Trainer {
         console_, "the result", *claim_,
         [&] {
           jackscrew::write_result(*crew_, files_, tokenizer_, format_, claim_->path(),
-                                  start_.writes_again);
+                                  !start_.writes_again.empty());
         },
         [&] { try_to_save(done); });
   } catch (const Error& error) {

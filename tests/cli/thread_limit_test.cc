@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdlib>
 
+#include "tests/support/sanitizer.h"
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -51,9 +52,7 @@ TEST(ThreadLimit, IsAnErrorOfOurs) {
 
 // As many as there is room for, but not as many as are wanted.
 TEST(ThreadLimit, CountsAllThatAreWanted) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "the sanitizer wants more than any limit on addresses leaves";
-#endif
+  if (kSanitized) GTEST_SKIP() << "the sanitizer wants more than any limit on addresses leaves";
   const TinyRun tiny("thread_count");
   const auto with = [&](const std::string& threads) {
     return run_shell("ulimit -s 1048576 && ulimit -v 8388608 || exit 99; exec " +

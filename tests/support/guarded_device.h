@@ -15,18 +15,9 @@
 #include "kernels/device.h"
 #include "tests/support/counting_ops.h"
 #include "tests/support/guarded_pages.h"
+#include "tests/support/sanitizer.h"
 
 namespace jackscrew {
-
-// AddressSanitizer maps so much for itself that what lies between the members of a struct could be
-// an address: with it, the closed pages alone guard.
-#if defined(__SANITIZE_ADDRESS__)
-inline constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-inline constexpr bool kSanitized = __has_feature(address_sanitizer);
-#else
-inline constexpr bool kSanitized = false;
-#endif
 
 class GuardedBacking : public Backing {
  public:
@@ -104,6 +95,8 @@ class GuardedOps : public CountingOps {
   // behind it: of sixteen addresses of the host, one passes for that.
   static bool is_mapped(uintptr_t word) {
     constexpr uintptr_t kLowest = uintptr_t{1} << 46;
+    // AddressSanitizer maps so much for itself that what lies between the members of a struct could
+    // be an address: with it, the closed pages alone guard.
     if (kSanitized || word < kLowest || word >= 2 * kLowest || word % 256 < 2) return false;
     constexpr uintptr_t kPage = 4096;
     unsigned char resident;

@@ -242,9 +242,9 @@ class Trainer {
     const fs::path output = claim_->path();  // may have been moved meanwhile
     checkpoint_ = checkpoint_path(output, step);
     saved_step_ = step;
-    log_->saved(step, checkpoint_);
     remove_replaced(output, step, recipe_.save_total_limit,
                     recipe_.load_best_model_at_end ? best_checkpoint() : fs::path());
+    log_->saved(step, checkpoint_);  // and what could not be removed
   }
 
   [[noreturn]] void stop_before_the_first_step() {

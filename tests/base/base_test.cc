@@ -24,6 +24,7 @@
 #include "tests/support/environment.h"
 #include "tests/support/errors.h"
 #include "tests/support/resource_limit.h"
+#include "tests/support/sanitizer.h"
 
 namespace jackscrew {
 namespace {
@@ -370,6 +371,7 @@ TEST_F(FileTest, TooManyOpenFilesAreALimitThatCanBeRaised) {
 
 // It has its final name already: only its directory is opened after that.
 TEST_F(FileTest, WhatTheDiskDoesNotConfirmIsWritten) {
+  if (kSanitized) GTEST_SKIP() << "UndefinedBehaviorSanitizer needs a descriptor, too";
   AtomicFile file(directory_ / "a");
   FileWriter(file.path()).write("1");
   testing::internal::CaptureStderr();

@@ -74,7 +74,8 @@ TEST_F(GgufAdapterTest, HasTheFactorsUnderTheNamesOfTheirWeights) {
             array_of(adapter, layer + "mlp.down_proj.lora_A.weight").values());
   EXPECT_EQ(values_of(file, "blk.1.attn_v.weight.lora_b"),
             array_of(adapter, layer + "self_attn.v_proj.lora_B.weight").values());
-  const PeftTensor& b = array_of(adapter, layer + "self_attn.q_proj.lora_B.weight");
+  const std::string name = layer + "self_attn.q_proj.lora_B.weight";
+  const PeftTensor& b = array_of(adapter, name);
   const std::vector<float> rows = values_of(file, "blk.1.attn_q.weight.lora_b");
   const std::vector<float> values = b.values();
   ASSERT_EQ(rows.size(), values.size());

@@ -16,15 +16,14 @@ struct Release {
   ~Release() { latch.count_down(); }
 };
 
-// Starts so many threads that all live at once, and ends them.
+}  // namespace
+
 void try_threads(int count) {
   std::latch tried(1);
   std::vector<std::jthread> started;
   const Release release{tried};
   for (int i = 0; i < count; ++i) started.emplace_back([&tried] { tried.wait(); });
 }
-
-}  // namespace
 
 void require_threads(int threads) {
   static std::atomic<int> found{1};

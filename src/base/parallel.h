@@ -9,8 +9,12 @@
 
 namespace jackscrew {
 
-// Throws std::system_error where the system does not let so many threads compute at once, the
-// caller among them, for which libgomp would end the process. Looks once for each higher number.
+// Starts so many threads that all live at once, and ends them. Throws std::system_error where the
+// system does not let them live, for which libgomp would end the process.
+void try_threads(int count);
+
+// Throws as try_threads() where so many threads cannot compute at once, the caller among them.
+// Looks once for each higher number.
 void require_threads(int threads);
 
 // As many threads as the process may use: one for each of its processors, or as many as

@@ -143,8 +143,9 @@ int guarded_main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   jackscrew::open_missing_descriptors();
-  jackscrew::wait_politely(argv);
+  jackscrew::set_spinning(argv);
   const jackscrew::BusErrors bus_errors;  // a mapped file cut short is an error with its name
   std::signal(SIGXFSZ, SIG_IGN);          // so is a limit on the size of files (ulimit -f)
+  const jackscrew::PoliteWaiting waiting;
   return jackscrew::guarded_main(argc, argv);
 }

@@ -1,6 +1,7 @@
 #include "session/knobs.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/checked.h"
 #include "learners/learner.h"
@@ -28,7 +29,7 @@ constexpr double kOtherMethod = 1.5;
 Knob samples_knob(const Recipe& recipe, const ModelFiles& files) {
   SessionUse use = training_use(recipe);
   if (use.logits_rows == 0) return {};
-  while (use.tokens % 2 == 0 && use.tokens > recipe.sequence_len) use.tokens /= 2;
+  use.tokens = std::min(use.tokens, recipe.sequence_len);
   if (!answers_take_memory(use, files.config, virtual_tokens(recipe))) return {};
   return {"", {{"report_samples=0", "no sample answers in the report", kNoSamples}}};
 }
@@ -39,15 +40,23 @@ Knob recompute_knob(const Recipe& recipe) {
           {{"gradient_checkpointing=true", "a third more arithmetic", kRecompute}}};
 }
 
+int64_t smallest_factor(int64_t number) {
+  for (int64_t factor = 2; factor * factor <= number; ++factor) {
+    if (number % factor == 0) return factor;
+  }
+  return number;
+}
+
 Knob batch_knob(const Recipe& recipe) {
   Knob knob;
   double cost = 1.0;
   int64_t rows = recipe.micro_batch_size;
   int64_t accumulation = recipe.gradient_accumulation_steps;
-  while (rows % 2 == 0) {
-    rows /= 2;
-    accumulation = checked_mul(accumulation, 2);
-    cost *= kHalfBatch;
+  while (rows > 1) {
+    const int64_t pieces = smallest_factor(rows);
+    rows /= pieces;
+    accumulation = checked_mul(accumulation, pieces);
+    cost *= std::pow(kHalfBatch, std::log2(pieces));
     knob.positions.push_back(
         {fmt::format("micro_batch_size={} gradient_accumulation_steps={}", rows, accumulation),
          "the same steps in smaller pieces", cost});

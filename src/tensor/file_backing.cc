@@ -25,6 +25,11 @@ namespace {
     throw FullDisk(ErrorKind::generic, text,
                    "free some of the disk, or keep the masters in memory: master=ram");
   }
+  if (reason == ENOMEM) {  // each piece is a map of its own, and a process may have some 65000
+    throw Error(ErrorKind::does_not_fit, text,
+                "raise vm.max_map_count (sysctl) or `ulimit -v`, or keep the masters in memory: "
+                "master=ram");
+  }
   throw Error(
       ErrorKind::generic, text,
       "give an output_dir in a place that can be written to, or keep the masters in memory: "

@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "base/text.h"
@@ -14,19 +16,39 @@ namespace {
 constexpr int64_t kAlignment = 64;
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
+// Below it, half a page more for each buffer would be too much: an adapter of rank 1 has thousands
+// of buffers that book 64 bytes.
+constexpr size_t kMapped = 16 * kPage;
 
 class HostBacking : public Backing {
  public:
   void* acquire(size_t bytes) override {
+    void* data = bytes < kMapped ? of_heap(bytes) : of_pages(bytes);
+    if (data != nullptr) return data;
+    throw Error(
+        ErrorKind::does_not_fit,
+        fmt::format("the system has no {} left to give", human_bytes(narrow<int64_t>(bytes))),
+        "close other programs, or set device_memory to what is free");
+  }
+
+  void release(void* data, size_t bytes) override {
+    if (bytes < kMapped) return std::free(data);
+    ::munmap(data, page_size(bytes));
+  }
+
+ private:
+  // Null where the system has no more; so does of_pages().
+  static void* of_heap(size_t bytes) {
+    void* data = std::aligned_alloc(kAlignment, bytes);  // of booked_bytes(), so a multiple of it
+    if (data != nullptr) std::memset(data, 0, bytes);
+    return data;
+  }
+
+  static void* of_pages(size_t bytes) {
     const size_t mapped = mapped_size(bytes);
     void* data =
         ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) {
-      throw Error(
-          ErrorKind::does_not_fit,
-          fmt::format("the system has no {} left to give", human_bytes(narrow<int64_t>(bytes))),
-          "close other programs, or set device_memory to what is free");
-    }
+    if (data == MAP_FAILED) return nullptr;
     if (bytes < kHugePage) {
       populate(static_cast<uint8_t*>(data), page_size(bytes));
       return data;
@@ -44,9 +66,6 @@ class HostBacking : public Backing {
     return out;
   }
 
-  void release(void* data, size_t bytes) override { ::munmap(data, page_size(bytes)); }
-
- private:
   // Takes the pages now: what is booked is really there, and no step pays for page faults.
   static void populate(uint8_t* data, size_t bytes) {
     if (::madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return;

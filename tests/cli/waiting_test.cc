@@ -10,14 +10,42 @@
 namespace jackscrew {
 namespace {
 
-TEST(Waiting, SpinsOnlyWhereNobodyElseWantsTheCores) {
-  EXPECT_EQ(spin_count(0, 1), 300);
-  EXPECT_EQ(spin_count(0, 2), 300);
-  EXPECT_EQ(spin_count(1, 2), 0);
-  EXPECT_EQ(spin_count(1, 8), 300);
-  EXPECT_EQ(spin_count(2, 16), 300);
-  EXPECT_EQ(spin_count(3, 16), 0);
-  EXPECT_EQ(spin_count(100, 2), 0);
+constexpr int64_t kLook = 100'000'000;  // nanoseconds
+
+TEST(Waiting, OtherProgramsWantTheCoresWhileAThreadHasToWaitForOne) {
+  Contention contention;
+  contention.look(kLook / 100, kLook);
+  EXPECT_FALSE(contention.found());
+  contention.look(kLook / 2, kLook);
+  EXPECT_TRUE(contention.found());
+  // A pause of theirs is not their end.
+  for (int i = 0; i < 19; ++i) contention.look(0, kLook);
+  EXPECT_TRUE(contention.found());
+  contention.look(kLook / 2, kLook);
+  for (int i = 0; i < 19; ++i) contention.look(0, kLook);
+  EXPECT_TRUE(contention.found());
+  contention.look(0, kLook);
+  EXPECT_FALSE(contention.found());
+}
+
+// Two programs on one core: each has to wait for it.
+TEST(Waiting, ARunBesideAnotherProgramKeepsThreadsToSpare) {
+  const TinyRun tiny("waiting_beside");
+  ::unsetenv("OMP_WAIT_POLICY");
+  ::unsetenv("GOMP_SPINCOUNT");
+  const std::string one_core = "taskset -c $(taskset -cp $$ | sed 's/.*: //; s/[,-].*//')";
+  const std::string long_run = "max_steps=20000 logging_steps=20000";
+  Child child(tiny.train("out", long_run), "/dev/null", one_core);
+  Child other(tiny.train("other", long_run), "/dev/null", one_core);
+  const auto has_spare_threads = [&] {
+    std::error_code gone;
+    const fs::path threads = "/proc/" + std::to_string(child.pid()) + "/task";
+    for (const auto& thread : fs::directory_iterator(threads, gone)) {
+      if (read_text(thread.path() / "comm") == "spare\n") return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(child.until(has_spare_threads));
 }
 
 // `pkill -USR1 jackscrew` must find a run.

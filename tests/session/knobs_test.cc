@@ -42,6 +42,29 @@ TEST(Knobs, LeaveOutSamplesWhoseCacheOutgrowsAStep) {
   EXPECT_FALSE(offers("sequence_len=1024"));
 }
 
+TEST(Knobs, DivideMicroBatchesEvenly) {
+  const ModelFiles files = open_model("llama-9m");
+  const auto pieces = [&](int64_t rows) {
+    const Recipe recipe = make_recipe(
+        settings_of("model=llama-9m init=random tokenizer=bytes gradient_accumulation_steps=2 "
+                    "micro_batch_size=" +
+                    std::to_string(rows)));
+    std::vector<std::string> out;
+    for (const Knob& knob : knobs_of(recipe, files)) {
+      for (const Position& position : knob.positions) {
+        if (position.settings.starts_with("micro_batch_size=")) out.push_back(position.settings);
+      }
+    }
+    return out;
+  };
+  using Settings = std::vector<std::string>;
+  EXPECT_EQ(pieces(1), Settings{});
+  EXPECT_EQ(pieces(7), Settings{"micro_batch_size=1 gradient_accumulation_steps=14"});
+  EXPECT_EQ(pieces(18), (Settings{"micro_batch_size=9 gradient_accumulation_steps=4",
+                                  "micro_batch_size=3 gradient_accumulation_steps=12",
+                                  "micro_batch_size=1 gradient_accumulation_steps=36"}));
+}
+
 // `plan` lists halves and quarters of sequences; where none of them fits, shorter ones still may.
 TEST(Knobs, GoDownToShortSequencesWhereNothingElseFits) {
   const ModelFiles files = open_model("llama-130m");

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "tests/support/errors.h"
 #include "tests/support/resource_limit.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/small_disk.h"
 
 namespace jackscrew {
@@ -44,6 +45,16 @@ class FileBackingRoomTest : public ::testing::Test {
 
   fs::path root_, directory_;
 };
+
+// A process may have some 65000 maps, and as many bytes as `ulimit -v` says.
+TEST_F(FileBackingRoomTest, NamesTheLimitsOfMaps) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs address space without end";
+  FileBacking backing(directory_);
+  const ResourceLimit no_more(RLIMIT_AS, kBytes);
+  expect_message(ErrorKind::does_not_fit, "Cannot allocate memory",
+                 [&] { backing.acquire(kBytes); });
+  EXPECT_TRUE(fs::is_empty(directory_));
+}
 
 TEST_F(FileBackingRoomTest, PiecesAreReplacedOneAtATime) {
   FileBacking backing(directory_);

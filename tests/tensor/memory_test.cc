@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 
 #include "base/map_guard.h"
 #include "tensor/file_backing.h"
 #include "tests/support/errors.h"
 #include "tests/support/resource_limit.h"
+#include "tests/support/sanitizer.h"
 
 namespace jackscrew {
 namespace {
@@ -49,9 +51,25 @@ TEST(Memory, BooksWhatIsHeldElsewhere) {
   EXPECT_EQ(memory.ledger().peak, 1024);
 }
 
+// An adapter of rank 1 has thousands of buffers that book 64 bytes.
+TEST(Memory, SmallBuffersTakeLittleMoreThanTheyBook) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer puts room around each buffer";
+  Memory memory("device", make_host_backing(), 0);
+  const auto resident = [] {
+    std::ifstream statm("/proc/self/statm");
+    int64_t all = 0, pages = 0;
+    statm >> all >> pages;
+    return pages * ::sysconf(_SC_PAGESIZE);
+  };
+  const int64_t before = resident();
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < 20000; ++i) buffers.push_back(memory.allocate(Purpose::adapters, 64));
+  EXPECT_LT(resident() - before, 20000 * 256);
+}
+
 TEST(Memory, IsZeroedAndAligned) {
   Memory memory("device", make_host_backing(), 0);
-  for (const int64_t bytes : {1, 4096, 3 << 20}) {
+  for (const int64_t bytes : {1, 4096, 100'000, 3 << 20}) {
     const Buffer buffer = memory.allocate(Purpose::workspace, bytes);
     const auto* data = static_cast<const uint8_t*>(buffer.data());
     EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % 64, 0u);

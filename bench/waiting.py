@@ -3,18 +3,21 @@
 that generates, by libgomp's setting, on a machine that does nothing else and on a busy one.
 
     waiting.py --program build/release/jackscrew --model MODEL.gguf [--threads 2] [--rounds 5]
-               [--others 0,2] [--tokens 32] [--raw FILE]
+               [--others 0,2,2@2] [--tokens 256] [--raw FILE]
 
-`--others`: how many processes that compute without end share the machine. Settings alternate within
-a round, and each figure is the median of the rounds; in brackets, its share of the best.
+`--others`: how many processes that compute without end share the machine; `2@3`: two that begin three
+seconds after the program. Settings alternate within a round, and each figure is the median of the
+rounds; in brackets, its share of the best.
 """
 
 import argparse
 import json
 import multiprocessing
 import os
+import signal
 import statistics
 import subprocess
+import threading
 
 SETTINGS = {
     "passive": {"OMP_WAIT_POLICY": "passive"},
@@ -33,6 +36,37 @@ def burn():
         pass
 
 
+class Others:
+    """Processes that compute while `with` lasts, from `delay` seconds after its beginning."""
+
+    def __init__(self, text):
+        count, _, delay = text.partition("@")
+        self.delay = float(delay or 0)
+        self.burners = [multiprocessing.Process(target=burn, daemon=True)
+                        for _ in range(int(count))]
+        for burner in self.burners:
+            burner.start()
+        self.tell(signal.SIGSTOP)
+
+    def tell(self, number):
+        for burner in self.burners:
+            os.kill(burner.pid, number)
+
+    def __enter__(self):
+        self.timer = threading.Timer(self.delay, self.tell, [signal.SIGCONT])
+        if self.delay == 0:
+            self.tell(signal.SIGCONT)
+        else:
+            self.timer.start()
+
+    def __exit__(self, *_):
+        self.timer.cancel()
+        self.tell(signal.SIGSTOP)
+
+    def end(self):
+        self.tell(signal.SIGKILL)
+
+
 def rate(options, setting):
     environment = {key: value for key, value in os.environ.items()
                    if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
@@ -49,28 +83,26 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--others", default="0,2")
-    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--others", default="0,2,2@2")
+    parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--raw")
     options = parser.parse_args()
     raw = []
-    for others in map(int, options.others.split(",")):
-        burners = [multiprocessing.Process(target=burn, daemon=True) for _ in range(others)]
-        for burner in burners:
-            burner.start()
+    for text in options.others.split(","):
+        others = Others(text)
         rates = {name: [] for name in SETTINGS}
         for _ in range(options.rounds):
             for name, setting in SETTINGS.items():
-                rates[name].append(rate(options, setting))
-        for burner in burners:
-            burner.terminate()
+                with others:
+                    rates[name].append(rate(options, setting))
+        others.end()
         medians = {name: statistics.median(values) for name, values in rates.items()}
         best = max(medians.values())
-        print(f"{options.threads} threads beside {others} others, tokens/s")
+        print(f"{options.threads} threads beside {text} others, tokens/s")
         for name, median in medians.items():
             print(f"  {name:<12}{median:8.1f}  ({100 * median / best:3.0f} %)  "
                   f"{min(rates[name]):.1f} to {max(rates[name]):.1f}")
-        raw.append({"threads": options.threads, "others": others, "tokens_per_second": rates})
+        raw.append({"threads": options.threads, "others": text, "tokens_per_second": rates})
     if options.raw:
         with open(options.raw, "w", encoding="utf-8") as out:
             json.dump(raw, out, indent=1)

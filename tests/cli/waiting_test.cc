@@ -28,6 +28,13 @@ TEST(Waiting, OtherProgramsWantTheCoresWhileAThreadHasToWaitForOne) {
   EXPECT_FALSE(contention.found());
 }
 
+std::string first_line(const fs::path& path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
 // Two programs on one core: each has to wait for it.
 TEST(Waiting, ARunBesideAnotherProgramKeepsThreadsToSpare) {
   const TinyRun tiny("waiting_beside");
@@ -41,7 +48,7 @@ TEST(Waiting, ARunBesideAnotherProgramKeepsThreadsToSpare) {
     std::error_code gone;
     const fs::path threads = "/proc/" + std::to_string(child.pid()) + "/task";
     for (const auto& thread : fs::directory_iterator(threads, gone)) {
-      if (read_text(thread.path() / "comm") == "spare\n") return true;
+      if (first_line(thread.path() / "comm") == "spare") return true;
     }
     return false;
   };
@@ -54,17 +61,11 @@ TEST(Waiting, KeepsTheNameOfTheProgram) {
   ::unsetenv("OMP_WAIT_POLICY");
   ::unsetenv("GOMP_SPINCOUNT");
   Child child(tiny.train("out", "max_steps=1000000 logging_steps=1000000"));
-  const std::string place = "/proc/" + std::to_string(child.pid());
-  const auto first_line = [&](const char* file) {
-    std::ifstream in(place + file);
-    std::string line;
-    std::getline(in, line);
-    return line;
-  };
+  const fs::path place = "/proc/" + std::to_string(child.pid());
   const auto has_begun = [&] { return fs::exists(tiny.path("out/train_log.jsonl")); };
   ASSERT_TRUE(child.until(has_begun));
-  EXPECT_NE(first_line("/environ").find("GOMP_SPINCOUNT="), std::string::npos);
-  EXPECT_EQ(first_line("/comm"), "jackscrew");
+  EXPECT_NE(first_line(place / "environ").find("GOMP_SPINCOUNT="), std::string::npos);
+  EXPECT_EQ(first_line(place / "comm"), "jackscrew");
 }
 
 // As programs that bring a C library of their own are.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -236,6 +237,14 @@ void Dataset::keep(Item item) {
   items_.push_back(item);
 }
 
+void Dataset::count_as(const DatasetStats& all) {
+  const DatasetStats kept = std::exchange(stats_, all);
+  stats_.examples = kept.examples;
+  stats_.tokens = kept.tokens;
+  stats_.trained_tokens = kept.trained_tokens;
+  stats_.trained_bytes = kept.trained_bytes;
+}
+
 void Dataset::require_weights(std::span<const double> weights) const {
   if (weights.size() != stores_.size()) {
     fail(ErrorKind::usage, "{} weights for {} data sets", weights.size(), stores_.size());
@@ -277,19 +286,9 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed,
     }
   }
   DatasetStats& split_off = parts.second.stats_;
-  DatasetStats& rest = parts.first.stats_;
   split_off.records = split_off.examples;
-  rest.records = stats_.records - split_off.records;
-  rest.truncated = stats_.truncated;
-  rest.too_long = stats_.too_long;
-  rest.longest = stats_.longest;
-  rest.room = stats_.room;
-  rest.dropped = stats_.dropped;
-  rest.bad = stats_.bad;
-  rest.first_bad = stats_.first_bad;
-  rest.text_bytes = stats_.text_bytes;
-  rest.text_tokens = stats_.text_tokens;
-  rest.notes = stats_.notes;
+  parts.first.count_as(stats_);
+  parts.first.stats_.records -= split_off.records;
   return parts;
 }
 
@@ -314,12 +313,7 @@ Dataset Dataset::weighted(std::span<const double> weights, uint64_t seed) const 
     }
   }
   if (out.size() == 0) fail_without_weight();
-  DatasetStats counts = stats_;
-  counts.examples = out.stats_.examples;
-  counts.tokens = out.stats_.tokens;
-  counts.trained_tokens = out.stats_.trained_tokens;
-  counts.trained_bytes = out.stats_.trained_bytes;
-  out.stats_ = counts;
+  out.count_as(stats_);
   return out;
 }
 

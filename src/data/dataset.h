@@ -121,6 +121,8 @@ class Dataset {
   // The same tokens, without examples and their counts.
   Dataset without_items() const;
   void keep(Item item);
+  // Takes all counts of `all` but those of what was kept.
+  void count_as(const DatasetStats& all);
 
   std::vector<std::shared_ptr<const TokenStore>> stores_;
   std::vector<Item> items_;

@@ -154,20 +154,10 @@ void DatasetStats::add_bad(const std::string& what) {
 }
 
 DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
-  records += other.records;
-  examples += other.examples;
-  truncated += other.truncated;
-  too_long += other.too_long;
+  for (const auto& [name, count] : kDatasetCounts) this->*count += other.*count;
   longest = std::max(longest, other.longest);
   room = std::max(room, other.room);
-  dropped += other.dropped;
-  bad += other.bad;
   if (first_bad.empty()) first_bad = other.first_bad;
-  tokens += other.tokens;
-  trained_tokens += other.trained_tokens;
-  trained_bytes += other.trained_bytes;
-  text_bytes += other.text_bytes;
-  text_tokens += other.text_tokens;
   notes += other.notes;
   return *this;
 }

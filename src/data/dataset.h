@@ -59,6 +59,21 @@ struct DatasetStats {
   bool operator==(const DatasetStats&) const = default;
 };
 
+// Those that are sums, without the notes: not `longest` and `room`.
+inline constexpr NamedCount<DatasetStats> kDatasetCounts[] = {
+    {"records", &DatasetStats::records},
+    {"examples", &DatasetStats::examples},
+    {"truncated", &DatasetStats::truncated},
+    {"too_long", &DatasetStats::too_long},
+    {"dropped", &DatasetStats::dropped},
+    {"bad", &DatasetStats::bad},
+    {"tokens", &DatasetStats::tokens},
+    {"trained_tokens", &DatasetStats::trained_tokens},
+    {"trained_bytes", &DatasetStats::trained_bytes},
+    {"text_bytes", &DatasetStats::text_bytes},
+    {"text_tokens", &DatasetStats::text_tokens},
+};
+
 // What becomes of targets. A calibration has none: it takes any piece of a text.
 enum class TargetUse { none, scored, learned };
 

@@ -81,10 +81,8 @@ void set_bits(QuantisationReport& report, const Rounder& rounder) {
 
 std::string rest_storage(const Recipe& recipe, const ModelFiles& base) {
   if (recipe.storage != "keep") {
-    const bool is_plain = std::ranges::any_of(all_formats(), [&](const Format* format) {
-      return format->name() == recipe.storage && safetensors_dtype(*format) != nullptr;
-    });
-    if (is_plain) return recipe.storage;
+    const Format* format = format_named(recipe.storage);
+    if (format != nullptr && safetensors_dtype(*format) != nullptr) return recipe.storage;
     throw Error(
         ErrorKind::usage,
         fmt::format("storage={}, but what is not in codes is f32, bf16 or f16", recipe.storage),

@@ -99,9 +99,8 @@ SafetensorsMetadata metadata_of(const json& config) {
 std::string base_storage_of(const SafetensorsFile& file) {
   const auto found = file.metadata().find(kBaseStorage);
   if (found == file.metadata().end()) return {};
-  const auto formats = all_formats();
-  const auto format = std::ranges::find(formats, found->second, &Format::name);
-  if (format == formats.end() || !(*format)->can_encode()) {
+  const Format* format = format_named(found->second);
+  if (format == nullptr || !format->can_encode()) {
     fail(ErrorKind::model, "{}: {} is {}, which weights cannot be rounded to", file.path().string(),
          kBaseStorage, found->second);
   }

@@ -12,6 +12,7 @@
 #include "formats/gguf_adapter.h"
 #include "formats/hf_config.h"
 #include "formats/quantised_layout.h"
+#include "formats/safetensors.h"
 #include "quant/nf4.h"
 #include "quant/plain.h"
 #include "session/loading.h"

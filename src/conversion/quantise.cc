@@ -14,6 +14,7 @@
 #include "conversion/fitting_layouts.h"
 #include "conversion/quantise_blocks.h"
 #include "conversion/rate_fit.h"
+#include "formats/safetensors.h"
 #include "model/weights.h"
 #include "quant/plain.h"
 #include "session/fingerprint.h"

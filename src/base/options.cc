@@ -167,7 +167,7 @@ const OptionValue& OptionSet::at(std::string_view name, std::string_view origin,
 
 void OptionSet::set(const Assignment& assignment) {
   at(assignment.name, assignment.origin, assignment.text);
-  OptionValue& value = values_[index_.find(canonical_name(assignment.name))->second];
+  OptionValue& value = value_of(assignment.name);
   const OptionSpec& spec = value.spec;
   refuse_nul(assignment, spec);
   const auto explained = [&](const std::string& text) {
@@ -207,14 +207,14 @@ void OptionSet::set(std::string_view name, std::string_view text, std::string_vi
 }
 
 void OptionSet::forget(std::string_view name) {
-  const OptionValue& value = get(name);
-  values_[index_.find(canonical_name(name))->second] = default_value(value.spec, value.table);
+  OptionValue& value = value_of(name);
+  value = default_value(value.spec, value.table);
 }
 
 void OptionSet::imply(std::string_view name, std::string_view text, std::string_view origin) {
   if (at(name, origin).explicitly_set) return;
   set(name, text, origin);
-  values_[index_.find(canonical_name(name))->second].explicitly_set = false;
+  value_of(name).explicitly_set = false;
 }
 
 void OptionSet::require(std::string_view name, std::string_view reader) const {
@@ -245,6 +245,10 @@ const OptionValue& OptionSet::get(std::string_view name, OptionType type) const 
          value.text);
   }
   return value;
+}
+
+OptionValue& OptionSet::value_of(std::string_view name) {
+  return values_[static_cast<size_t>(&get(name) - values_.data())];
 }
 
 const std::string& OptionSet::text(std::string_view name) const {

@@ -127,6 +127,8 @@ class OptionSet {
  private:
   const OptionValue& get(std::string_view name) const;
   const OptionValue& get(std::string_view name, OptionType type) const;
+  // Like get(), to be changed.
+  OptionValue& value_of(std::string_view name);
 
   std::vector<OptionTable> tables_;
   std::vector<OptionValue> values_;

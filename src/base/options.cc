@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cmath>
-#include <limits>
 
 #include "base/error.h"
 #include "base/list_text.h"
@@ -14,12 +12,6 @@
 namespace jackscrew {
 
 namespace {
-
-std::string canonical_name(std::string_view name) {
-  std::string out(name);
-  std::replace(out.begin(), out.end(), '-', '_');
-  return out;
-}
 
 std::string join(std::span<const std::string> parts, const char* separator) {
   std::string out;
@@ -30,40 +22,6 @@ std::string join(std::span<const std::string> parts, const char* separator) {
   return out;
 }
 
-bool contains(const std::vector<std::string>& words, std::string_view word) {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
-
-bool in_range(const OptionSpec& spec, double value) {
-  return std::isfinite(value) && value >= spec.min && value <= spec.max;
-}
-
-bool is_valid_item(const OptionSpec& spec, std::string_view text) {
-  const auto choices = split_words(spec.choices);
-  if (contains(choices, text)) return true;
-  switch (spec.type) {
-    case OptionType::text:
-      return choices.empty();
-    case OptionType::list:
-      return choices.empty() && !text.empty();
-    case OptionType::integer: {
-      const auto value = parse_int(text);
-      return value && in_range(spec, static_cast<double>(*value));
-    }
-    case OptionType::number: {
-      const auto value = parse_double(text);
-      return value && in_range(spec, *value);
-    }
-    case OptionType::boolean:
-      return parse_bool(text).has_value();
-    case OptionType::bytes: {
-      const auto value = parse_bytes(text);
-      return value && in_range(spec, static_cast<double>(*value));
-    }
-  }
-  return false;
-}
-
 OptionValue default_value(const OptionSpec& spec, size_t table) {
   OptionValue value;
   value.spec = spec;
@@ -71,41 +29,6 @@ OptionValue default_value(const OptionSpec& spec, size_t table) {
   value.text = spec.default_text;
   if (spec.type == OptionType::list) value.items = list_items(value.text);
   return value;
-}
-
-// `explanation` is the hint for a value of other programs, if it is one.
-[[noreturn]] void refuse_value(const OptionSpec& spec, std::string_view text,
-                               std::string_view origin, const char* explanation) {
-  const auto choices = split_words(spec.choices);
-  const auto bare = parse_double(text);
-  // A number is not misspelt.
-  const auto nearest = bare ? std::nullopt : nearest_name(text, choices);
-  std::string hint = nearest ? fmt::format("did you mean {}?", *nearest) : std::string();
-  if (spec.type == OptionType::bytes && bare) {
-    // Nobody has a thousand TiB, and nobody wants less than a MiB.
-    constexpr double kLeastBytes = 1048576.0;
-    const std::string with_unit = fmt::format("{}{}", text, *bare < kLeastBytes ? "GiB" : "B");
-    hint = is_valid_item(spec, with_unit)
-               ? fmt::format("write the unit: {}={}", spec.name, with_unit)
-               : fmt::format("leave it out, or write a size: {}=16GiB", spec.name);
-  }
-  if (spec.type == OptionType::number && text.find(',') != std::string_view::npos) {
-    std::string with_point(text);
-    with_point[text.find(',')] = '.';
-    if (is_valid_item(spec, with_point)) {
-      hint = fmt::format("write a decimal point: {}={}", spec.name, with_point);
-    }
-  }
-  if (explanation != nullptr) hint = explanation;
-  const bool is_bounded = spec.max < 0x1p63;  // then the error says by what
-  if (spec.type == OptionType::integer && bare && *bare >= 0x1p63 && !is_bounded) {
-    hint = fmt::format("the largest is {}", std::numeric_limits<int64_t>::max());
-  }
-  const bool is_foreign = explanation != nullptr && is_valid_item(spec, text);
-  const std::string why =
-      is_foreign ? "a value of other programs" : "expected " + expected_value(spec);
-  throw Error(ErrorKind::usage, fmt::format("{}: {} is \"{}\", {}", origin, spec.name, text, why),
-              hint);
 }
 
 // The system would take a path only up to there.
@@ -120,15 +43,6 @@ void refuse_nul(const Assignment& assignment, const OptionSpec& spec) {
 }
 
 }  // namespace
-
-std::vector<std::string> split_words(std::string_view text) {
-  if (text.empty()) return {};
-  return split(text, ' ');
-}
-
-bool has_name(std::string_view names, std::string_view name) {
-  return contains(split_words(canonical_name(names)), canonical_name(name));
-}
 
 std::vector<Assignment> split_settings(std::string_view text, std::string_view origin) {
   std::vector<Assignment> out;
@@ -159,39 +73,6 @@ bool same_value(const OptionValue& a, const OptionValue& b) {
       return same(parse_bytes);
   }
   return false;
-}
-
-std::string expected_value(const OptionSpec& spec) {
-  const auto choices = split_words(spec.choices);
-  const std::string allowed = join(choices, ", ");
-  std::string what;
-  switch (spec.type) {
-    case OptionType::text:
-      return choices.empty() ? "text" : "one of " + allowed;
-    case OptionType::list:
-      return choices.empty() ? "a list such as [a, b]" : "a list of " + allowed;
-    case OptionType::integer:
-      what = "a whole number";
-      break;
-    case OptionType::number:
-      what = "a number";
-      break;
-    case OptionType::boolean:
-      what = "true or false";
-      break;
-    case OptionType::bytes:
-      // Its limits are in bytes, which nobody writes.
-      return choices.empty() ? "a size such as 16GiB" : "a size such as 16GiB, or " + allowed;
-  }
-  if (std::isfinite(spec.min) && std::isfinite(spec.max)) {
-    what += fmt::format(" from {} to {}", spec.min, spec.max);
-  } else if (std::isfinite(spec.min)) {
-    what += fmt::format(" of at least {}", spec.min);
-  } else if (std::isfinite(spec.max)) {
-    what += fmt::format(" of at most {}", spec.max);
-  }
-  if (!choices.empty()) what += ", or " + allowed;
-  return what;
 }
 
 std::string yaml_scalar(std::string_view text, bool is_text) {
@@ -286,7 +167,7 @@ const OptionValue& OptionSet::at(std::string_view name, std::string_view origin,
 
 void OptionSet::set(const Assignment& assignment) {
   at(assignment.name, assignment.origin, assignment.text);
-  OptionValue& value = values_[index_.find(canonical_name(assignment.name))->second];
+  OptionValue& value = value_of(assignment.name);
   const OptionSpec& spec = value.spec;
   refuse_nul(assignment, spec);
   const auto explained = [&](const std::string& text) {
@@ -326,14 +207,14 @@ void OptionSet::set(std::string_view name, std::string_view text, std::string_vi
 }
 
 void OptionSet::forget(std::string_view name) {
-  const OptionValue& value = get(name);
-  values_[index_.find(canonical_name(name))->second] = default_value(value.spec, value.table);
+  OptionValue& value = value_of(name);
+  value = default_value(value.spec, value.table);
 }
 
 void OptionSet::imply(std::string_view name, std::string_view text, std::string_view origin) {
   if (at(name, origin).explicitly_set) return;
   set(name, text, origin);
-  values_[index_.find(canonical_name(name))->second].explicitly_set = false;
+  value_of(name).explicitly_set = false;
 }
 
 void OptionSet::require(std::string_view name, std::string_view reader) const {
@@ -364,6 +245,10 @@ const OptionValue& OptionSet::get(std::string_view name, OptionType type) const 
          value.text);
   }
   return value;
+}
+
+OptionValue& OptionSet::value_of(std::string_view name) {
+  return values_[static_cast<size_t>(&get(name) - values_.data())];
 }
 
 const std::string& OptionSet::text(std::string_view name) const {
@@ -466,7 +351,7 @@ bool OptionSet::asks_for(std::string_view name) const {
 bool OptionSet::is_word(std::string_view name) const {
   const OptionValue& value = get(name);
   if (value.spec.type == OptionType::text || value.spec.type == OptionType::list) return false;
-  return contains(split_words(value.spec.choices), value.text);
+  return is_choice(value.spec, value.text);
 }
 
 const std::string& OptionSet::origin(std::string_view name) const {

@@ -4,8 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <iterator>
-#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -13,33 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/option_spec.h"
+
 namespace jackscrew {
-
-enum class OptionType { text, integer, number, boolean, bytes, list };  // bytes: with a unit
-
-// One option, written as a row of a constant table. All strings outlive every OptionSet.
-struct OptionSpec {
-  const char* name;  // snake_case
-  OptionType type;
-  const char* default_text;  // as a user would write it; must be a valid value or empty (no value)
-  const char* help;          // one line
-  const char* aliases = "";  // other names, separated by spaces
-  // Text and list: all the values allowed, separated by spaces (none: any value). Other types:
-  // words allowed beside the values of the type, such as `auto`.
-  const char* choices = "";
-  // Inclusive limits of integers, numbers and bytes.
-  double min = -std::numeric_limits<double>::infinity();
-  double max = std::numeric_limits<double>::infinity();
-  // Whether the result of a run depends on this option; false too if it does so only through what
-  // is recorded elsewhere.
-  bool affects_result = true;
-  // Means nothing but to a run that trains. For options of a method's part that other commands
-  // take, too.
-  bool training_only = false;
-  // The value, or each item, is the path of a file or directory; or a name in place of one, such as
-  // `auto`.
-  bool is_path = false;
-};
 
 // Options that belong together, under a heading of the help and of the dump.
 struct OptionTable {
@@ -153,6 +127,8 @@ class OptionSet {
  private:
   const OptionValue& get(std::string_view name) const;
   const OptionValue& get(std::string_view name, OptionType type) const;
+  // Like get(), to be changed.
+  OptionValue& value_of(std::string_view name);
 
   std::vector<OptionTable> tables_;
   std::vector<OptionValue> values_;
@@ -163,23 +139,8 @@ class OptionSet {
 // Whether both hold the same value, however it is written: 1e-4 and 0.0001.
 bool same_value(const OptionValue& a, const OptionValue& b);
 
-// The words of a string separated by single spaces; none for an empty string.
-std::vector<std::string> split_words(std::string_view text);
-// Whether a name is one of such words; `-` and `_` are the same.
-bool has_name(std::string_view names, std::string_view name);
-// The row whose `names` have a name; nullptr where there is none.
-template <class Rows>
-auto find_row(const Rows& rows, std::string_view name) -> decltype(std::data(rows)) {
-  for (const auto& row : rows) {
-    if (has_name(row.names, name)) return &row;
-  }
-  return nullptr;
-}
-// The words of such a string as settings: "name=value name=value".
+// Settings separated by single spaces: "name=value name=value".
 std::vector<Assignment> split_settings(std::string_view text, std::string_view origin);
-
-// What the option expects, for messages and help: "a whole number of at least 1", "one of a, b".
-std::string expected_value(const OptionSpec& spec);
 
 // `text` as a YAML scalar, quoted where it must be; with `is_text` also where a reader might take
 // it for another type.

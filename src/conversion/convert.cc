@@ -12,6 +12,7 @@
 #include "formats/gguf_adapter.h"
 #include "formats/hf_config.h"
 #include "formats/quantised_layout.h"
+#include "formats/safetensors.h"
 #include "quant/nf4.h"
 #include "quant/plain.h"
 #include "session/loading.h"
@@ -203,17 +204,8 @@ ConvertedModel::ConvertedModel(const Recipe& recipe, ModelFiles model) : base(st
   notes = notes_on_templates(recipe, base);
   auto source = std::make_unique<MergedSource>(recipe, base, adapters);
   merging_bytes = source->most_bytes();
-  merged = ModelFiles{.origin = base.origin,
-                      .config = base.config,
-                      .source = std::move(source),
-                      .end_tokens = base.end_tokens,
-                      .generation_config = base.generation_config,
-                      .tokenizer_origin = base.tokenizer_origin,
-                      .tokenizer_texts = base.tokenizer_texts,
-                      .tokenizer_owner = base.tokenizer_owner,
-                      .lends_templates = base.lends_templates,
-                      .tokenizer = base.tokenizer,
-                      .tokenizer_error = base.tokenizer_error};
+  merged = base;
+  merged->source = std::move(source);
 }
 
 std::string ConvertedModel::name() const {

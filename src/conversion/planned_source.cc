@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "formats/model_writer.h"
 #include "learners/learner.h"
 #include "model/weights.h"
 #include "quant/plain.h"
@@ -22,13 +21,6 @@ namespace {
 
 [[noreturn]] void fail_of_values() {
   fail(ErrorKind::generic, "a planned model has no values");
-}
-
-const Format& format_of_dtype(const std::string& dtype) {
-  for (const Format* format : {&bf16_format(), &f16_format()}) {
-    if (dtype == safetensors_dtype(*format)) return *format;
-  }
-  return f32_format();
 }
 
 }  // namespace
@@ -80,8 +72,8 @@ std::shared_ptr<WeightSource> planned_result(const ModelFiles& files,
   auto source = std::make_shared<PlannedSource>();
   for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
     const auto spec = std::ranges::find(specs, weight.name, &SafetensorsSpec::name);
-    source->add_stored(weight,
-                       unowned(spec == specs.end() ? f32_format() : format_of_dtype(spec->dtype)));
+    const Format* format = spec == specs.end() ? nullptr : format_of_dtype(spec->dtype);
+    source->add_stored(weight, unowned(format == nullptr ? f32_format() : *format));
   }
   return source;
 }

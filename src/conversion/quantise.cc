@@ -14,6 +14,7 @@
 #include "conversion/fitting_layouts.h"
 #include "conversion/quantise_blocks.h"
 #include "conversion/rate_fit.h"
+#include "formats/safetensors.h"
 #include "model/weights.h"
 #include "quant/plain.h"
 #include "session/fingerprint.h"
@@ -81,10 +82,8 @@ void set_bits(QuantisationReport& report, const Rounder& rounder) {
 
 std::string rest_storage(const Recipe& recipe, const ModelFiles& base) {
   if (recipe.storage != "keep") {
-    const bool is_plain = std::ranges::any_of(all_formats(), [&](const Format* format) {
-      return format->name() == recipe.storage && safetensors_dtype(*format) != nullptr;
-    });
-    if (is_plain) return recipe.storage;
+    const Format* format = format_named(recipe.storage);
+    if (format != nullptr && safetensors_dtype(*format) != nullptr) return recipe.storage;
     throw Error(
         ErrorKind::usage,
         fmt::format("storage={}, but what is not in codes is f32, bf16 or f16", recipe.storage),

@@ -5,6 +5,7 @@
 #include "conversion/result_texts.h"
 #include "conversion/write_model.h"
 #include "formats/hf_config.h"
+#include "formats/safetensors.h"
 #include "model/weights.h"
 
 namespace jackscrew {

@@ -164,9 +164,8 @@ class ChosenFormats : public FormatRounder {
 
 // Whether any weight would be rounded.
 bool is_quantised(const std::string& storage) {
-  const auto formats = all_formats();
-  const auto named = std::ranges::find(formats, storage, &Format::name);
-  return named == formats.end() || block_rounding(**named).round != nullptr;
+  const Format* format = format_named(storage);
+  return format == nullptr || block_rounding(*format).round != nullptr;
 }
 
 // What to do where files of this kind have no such storage.

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "conversion/for_rows.h"
 #include "formats/gguf.h"
+#include "formats/safetensors.h"
 #include "kernels/device.h"
 #include "model/weights.h"
 #include "quant/gguf_mixtures.h"

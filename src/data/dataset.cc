@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -153,20 +154,10 @@ void DatasetStats::add_bad(const std::string& what) {
 }
 
 DatasetStats& DatasetStats::operator+=(const DatasetStats& other) {
-  records += other.records;
-  examples += other.examples;
-  truncated += other.truncated;
-  too_long += other.too_long;
+  for (const auto& [name, count] : kDatasetCounts) this->*count += other.*count;
   longest = std::max(longest, other.longest);
   room = std::max(room, other.room);
-  dropped += other.dropped;
-  bad += other.bad;
   if (first_bad.empty()) first_bad = other.first_bad;
-  tokens += other.tokens;
-  trained_tokens += other.trained_tokens;
-  trained_bytes += other.trained_bytes;
-  text_bytes += other.text_bytes;
-  text_tokens += other.text_tokens;
   notes += other.notes;
   return *this;
 }
@@ -236,6 +227,14 @@ void Dataset::keep(Item item) {
   items_.push_back(item);
 }
 
+void Dataset::count_as(const DatasetStats& all) {
+  const DatasetStats kept = std::exchange(stats_, all);
+  stats_.examples = kept.examples;
+  stats_.tokens = kept.tokens;
+  stats_.trained_tokens = kept.trained_tokens;
+  stats_.trained_bytes = kept.trained_bytes;
+}
+
 void Dataset::require_weights(std::span<const double> weights) const {
   if (weights.size() != stores_.size()) {
     fail(ErrorKind::usage, "{} weights for {} data sets", weights.size(), stores_.size());
@@ -277,19 +276,9 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed,
     }
   }
   DatasetStats& split_off = parts.second.stats_;
-  DatasetStats& rest = parts.first.stats_;
   split_off.records = split_off.examples;
-  rest.records = stats_.records - split_off.records;
-  rest.truncated = stats_.truncated;
-  rest.too_long = stats_.too_long;
-  rest.longest = stats_.longest;
-  rest.room = stats_.room;
-  rest.dropped = stats_.dropped;
-  rest.bad = stats_.bad;
-  rest.first_bad = stats_.first_bad;
-  rest.text_bytes = stats_.text_bytes;
-  rest.text_tokens = stats_.text_tokens;
-  rest.notes = stats_.notes;
+  parts.first.count_as(stats_);
+  parts.first.stats_.records -= split_off.records;
   return parts;
 }
 
@@ -314,12 +303,7 @@ Dataset Dataset::weighted(std::span<const double> weights, uint64_t seed) const 
     }
   }
   if (out.size() == 0) fail_without_weight();
-  DatasetStats counts = stats_;
-  counts.examples = out.stats_.examples;
-  counts.tokens = out.stats_.tokens;
-  counts.trained_tokens = out.stats_.trained_tokens;
-  counts.trained_bytes = out.stats_.trained_bytes;
-  out.stats_ = counts;
+  out.count_as(stats_);
   return out;
 }
 

@@ -59,6 +59,21 @@ struct DatasetStats {
   bool operator==(const DatasetStats&) const = default;
 };
 
+// Those that are sums, without the notes: not `longest` and `room`.
+inline constexpr NamedCount<DatasetStats> kDatasetCounts[] = {
+    {"records", &DatasetStats::records},
+    {"examples", &DatasetStats::examples},
+    {"truncated", &DatasetStats::truncated},
+    {"too_long", &DatasetStats::too_long},
+    {"dropped", &DatasetStats::dropped},
+    {"bad", &DatasetStats::bad},
+    {"tokens", &DatasetStats::tokens},
+    {"trained_tokens", &DatasetStats::trained_tokens},
+    {"trained_bytes", &DatasetStats::trained_bytes},
+    {"text_bytes", &DatasetStats::text_bytes},
+    {"text_tokens", &DatasetStats::text_tokens},
+};
+
 // What becomes of targets. A calibration has none: it takes any piece of a text.
 enum class TargetUse { none, scored, learned };
 
@@ -121,6 +136,8 @@ class Dataset {
   // The same tokens, without examples and their counts.
   Dataset without_items() const;
   void keep(Item item);
+  // Takes all counts of `all` but those of what was kept.
+  void count_as(const DatasetStats& all);
 
   std::vector<std::shared_ptr<const TokenStore>> stores_;
   std::vector<Item> items_;

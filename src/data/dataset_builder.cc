@@ -93,33 +93,13 @@ struct Outline {
   }
 };
 
-// Visits the counts of DatasetStats by their names in files.
+// Visits the counts of DatasetStats that token files have, by their names there: not `room`, which
+// is of the options.
 template <typename Stats, typename Use>
 void for_each_count(Stats& stats, const Use& use) {
-  use("records", stats.records);
-  use("examples", stats.examples);
-  use("truncated", stats.truncated);
-  use("too_long", stats.too_long);
+  for (const auto& [name, count] : kDatasetCounts) use(name, stats.*count);
+  for (const auto& [name, count] : kNoteCounts) use(name, stats.notes.*count);
   use("longest", stats.longest);
-  use("dropped", stats.dropped);
-  use("bad", stats.bad);
-  use("tokens", stats.tokens);
-  use("trained_tokens", stats.trained_tokens);
-  use("trained_bytes", stats.trained_bytes);
-  use("text_bytes", stats.text_bytes);
-  use("text_tokens", stats.text_tokens);
-  use("untrainable", stats.notes.untrainable);
-  use("thoughtless", stats.notes.thoughtless);
-  use("after_part_of_prompt", stats.notes.after_part_of_prompt);
-  use("unended", stats.notes.unended);
-  use("dropped_bos", stats.notes.dropped_bos);
-  use("unused_tools", stats.notes.unused_tools);
-  use("unused_thoughts", stats.notes.unused_thoughts);
-  use("empty", stats.notes.empty);
-  use("not_utf8", stats.notes.not_utf8);
-  use("without_token", stats.notes.without_token);
-  use("zero_bytes", stats.notes.zero_bytes);
-  use("json_lines", stats.notes.json_lines);
 }
 
 Json fields_of(const RecordFields& fields) {

@@ -70,18 +70,7 @@ Example from_text(const Tokenizer& tokenizer, std::string_view text, bool begins
 }  // namespace
 
 RecordNotes& RecordNotes::operator+=(const RecordNotes& other) {
-  untrainable += other.untrainable;
-  thoughtless += other.thoughtless;
-  after_part_of_prompt += other.after_part_of_prompt;
-  unended += other.unended;
-  dropped_bos += other.dropped_bos;
-  unused_tools += other.unused_tools;
-  unused_thoughts += other.unused_thoughts;
-  empty += other.empty;
-  not_utf8 += other.not_utf8;
-  without_token += other.without_token;
-  zero_bytes += other.zero_bytes;
-  json_lines += other.json_lines;
+  for (const auto& [name, count] : kNoteCounts) this->*count += other.*count;
   for (const auto& [field, records] : other.named_fields) named_fields[field] += records;
   for (const auto& [text, records] : other.unread) unread[text] += records;
   return *this;

@@ -11,6 +11,13 @@
 
 namespace jackscrew {
 
+// A count in a struct `Of` of counts, and its name in files.
+template <class Of>
+struct NamedCount {
+  const char* name;
+  int64_t Of::*field;
+};
+
 // Counts of irregularities in records.
 struct RecordNotes {
   int64_t untrainable = 0;           // answers to be trained that cannot be, see RenderedChat
@@ -30,6 +37,22 @@ struct RecordNotes {
 
   RecordNotes& operator+=(const RecordNotes& other);
   bool operator==(const RecordNotes&) const = default;
+};
+
+// Those that are single numbers.
+inline constexpr NamedCount<RecordNotes> kNoteCounts[] = {
+    {"untrainable", &RecordNotes::untrainable},
+    {"thoughtless", &RecordNotes::thoughtless},
+    {"after_part_of_prompt", &RecordNotes::after_part_of_prompt},
+    {"unended", &RecordNotes::unended},
+    {"dropped_bos", &RecordNotes::dropped_bos},
+    {"unused_tools", &RecordNotes::unused_tools},
+    {"unused_thoughts", &RecordNotes::unused_thoughts},
+    {"empty", &RecordNotes::empty},
+    {"not_utf8", &RecordNotes::not_utf8},
+    {"without_token", &RecordNotes::without_token},
+    {"zero_bytes", &RecordNotes::zero_bytes},
+    {"json_lines", &RecordNotes::json_lines},
 };
 
 struct Example {

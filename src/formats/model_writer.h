@@ -54,7 +54,4 @@ std::unique_ptr<ModelWriter> make_safetensors_model_writer(const fs::path& direc
 FileSizes safetensors_model_sizes(const std::vector<ModelTensor>& tensors, const Nf4Dtypes& dtypes,
                                   int64_t max_shard_bytes);
 
-// The safetensors dtype of a format; null for formats without one.
-const char* safetensors_dtype(const Format& format);
-
 }  // namespace jackscrew

@@ -69,15 +69,10 @@ std::vector<float> widened(std::span<const uint8_t> bytes) {
 PeftTensor open_tensor(const SafetensorsEntry& entry, std::string_view prefix,
                        const std::string& where) {
   if (!entry.name.starts_with(prefix)) refuse_tensor(where, "tensor " + entry.name);
-  PeftTensor out{entry.name.substr(prefix.size()), entry.shape, DType::f32, entry.bytes};
-  if (entry.dtype == "BF16") {
-    out.dtype = DType::bf16;
-  } else if (entry.dtype == "F16") {
-    out.dtype = DType::f16;
-  } else if (entry.dtype != "F32") {
+  if (format_of_dtype(entry.dtype) == nullptr) {
     refuse_tensor(where, fmt::format("dtype {} of tensor {}", entry.dtype, entry.name));
   }
-  return out;
+  return {entry.name.substr(prefix.size()), entry.shape, *dtype_named(entry.dtype), entry.bytes};
 }
 
 std::string config_text(json config, const std::string& base_model) {
@@ -99,9 +94,8 @@ SafetensorsMetadata metadata_of(const json& config) {
 std::string base_storage_of(const SafetensorsFile& file) {
   const auto found = file.metadata().find(kBaseStorage);
   if (found == file.metadata().end()) return {};
-  const auto formats = all_formats();
-  const auto format = std::ranges::find(formats, found->second, &Format::name);
-  if (format == formats.end() || !(*format)->can_encode()) {
+  const Format* format = format_named(found->second);
+  if (format == nullptr || !format->can_encode()) {
     fail(ErrorKind::model, "{}: {} is {}, which weights cannot be rounded to", file.path().string(),
          kBaseStorage, found->second);
   }

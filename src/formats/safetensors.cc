@@ -23,34 +23,43 @@ using nlohmann::json;
 constexpr size_t kPrefixBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
-struct DTypeSize {
-  std::string_view name;
+struct KnownDType {
+  const char* name;
   int64_t bytes;
+  std::optional<DType> type = {};  // of a tensor
 };
-constexpr std::array<DTypeSize, 16> kDTypes = {{{"F64", 8},
-                                                {"F32", 4},
-                                                {"F16", 2},
-                                                {"BF16", 2},
-                                                {"I64", 8},
-                                                {"I32", 4},
-                                                {"I16", 2},
-                                                {"I8", 1},
-                                                {"U64", 8},
-                                                {"U32", 4},
-                                                {"U16", 2},
-                                                {"U8", 1},
-                                                {"BOOL", 1},
-                                                {"F8_E4M3", 1},
-                                                {"F8_E5M2", 1},
-                                                {"C64", 8}}};
+constexpr std::array<KnownDType, 16> kDTypes = {{{"F64", 8, DType::f64},
+                                                 {"F32", 4, DType::f32},
+                                                 {"F16", 2, DType::f16},
+                                                 {"BF16", 2, DType::bf16},
+                                                 {"I64", 8, DType::i64},
+                                                 {"I32", 4, DType::i32},
+                                                 {"I16", 2},
+                                                 {"I8", 1, DType::i8},
+                                                 {"U64", 8},
+                                                 {"U32", 4},
+                                                 {"U16", 2},
+                                                 {"U8", 1, DType::u8},
+                                                 {"BOOL", 1},
+                                                 {"F8_E4M3", 1},
+                                                 {"F8_E5M2", 1},
+                                                 {"C64", 8}}};
 
-// The storage format of a dtype; null when weights cannot be read from it.
-FormatPointer storage_format(std::string_view dtype) {
-  if (dtype == "F32") return unowned(f32_format());
-  if (dtype == "BF16") return unowned(bf16_format());
-  if (dtype == "F16") return unowned(f16_format());
-  return {};
+// Null for an unknown one.
+const KnownDType* find_dtype(std::string_view name) {
+  for (const KnownDType& known : kDTypes) {
+    if (known.name == name) return &known;
+  }
+  return nullptr;
 }
+
+// Formats whose elements are those of tensors.
+struct ElementFormat {
+  const Format& (*format)();
+  DType type;
+};
+constexpr ElementFormat kElementFormats[] = {
+    {f32_format, DType::f32}, {bf16_format, DType::bf16}, {f16_format, DType::f16}};
 
 // The text of the file's header.
 std::string_view header_text(const MappedFile& file) {
@@ -165,10 +174,35 @@ bool is_of_another_model(const json& weight_map, const std::vector<fs::path>& pa
 }  // namespace
 
 int64_t safetensors_dtype_size(std::string_view dtype) {
-  for (const DTypeSize& known : kDTypes) {
-    if (known.name == dtype) return known.bytes;
+  const KnownDType* known = find_dtype(dtype);
+  return known == nullptr ? 0 : known->bytes;
+}
+
+const char* safetensors_dtype(DType type) {
+  for (const KnownDType& known : kDTypes) {
+    if (known.type == type) return known.name;
   }
-  return 0;
+  fail(ErrorKind::generic, "a tensor of {}, which safetensors has not", dtype_name(type));
+}
+
+std::optional<DType> dtype_named(std::string_view dtype) {
+  const KnownDType* known = find_dtype(dtype);
+  return known == nullptr ? std::nullopt : known->type;
+}
+
+const char* safetensors_dtype(const Format& format) {
+  for (const ElementFormat& known : kElementFormats) {
+    if (&format == &known.format()) return safetensors_dtype(known.type);
+  }
+  return nullptr;
+}
+
+const Format* format_of_dtype(std::string_view dtype) {
+  const std::optional<DType> type = dtype_named(dtype);
+  for (const ElementFormat& known : kElementFormats) {
+    if (type == known.type) return &known.format();
+  }
+  return nullptr;
 }
 
 SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(path) {
@@ -292,7 +326,7 @@ void SafetensorsSource::open_all(const fs::path& directory) {
 void SafetensorsSource::add(const SafetensorsFile& file, const SafetensorsEntry& entry) {
   Slot slot;
   slot.tensor.name = entry.name;
-  slot.tensor.format = storage_format(entry.dtype);
+  if (const Format* format = format_of_dtype(entry.dtype)) slot.tensor.format = unowned(*format);
   slot.tensor.shape = entry.shape;
   slot.tensor.bytes = entry.bytes;
   slot.file = &file;

@@ -24,6 +24,13 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 
 // Bytes per element of a safetensors dtype ("F32", "BF16", "F16", "I64" ...); 0 when it is unknown.
 int64_t safetensors_dtype_size(std::string_view dtype);
+// What safetensors calls a type; and the type that it calls so, nullopt where tensors have none.
+const char* safetensors_dtype(DType type);
+std::optional<DType> dtype_named(std::string_view dtype);
+// The safetensors dtype of a format; null for formats without one. And the format of a dtype; null
+// when weights cannot be read from it.
+const char* safetensors_dtype(const Format& format);
+const Format* format_of_dtype(std::string_view dtype);
 
 struct SafetensorsEntry {
   std::string name;

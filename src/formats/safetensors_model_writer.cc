@@ -5,7 +5,6 @@
 #include "formats/model_writer.h"
 #include "formats/safetensors.h"
 #include "quant/nf4.h"
-#include "quant/plain.h"
 #include "tensor/memory.h"
 
 namespace jackscrew {
@@ -75,12 +74,6 @@ class SafetensorsModelWriter : public ModelWriter {
 };
 
 }  // namespace
-
-const char* safetensors_dtype(const Format& format) {
-  if (&format == &f32_format()) return "F32";
-  if (&format == &bf16_format()) return "BF16";
-  return &format == &f16_format() ? "F16" : nullptr;
-}
 
 std::unique_ptr<ModelWriter> make_safetensors_model_writer(const fs::path& directory,
                                                            const std::vector<ModelTensor>& tensors,

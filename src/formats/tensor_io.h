@@ -16,33 +16,7 @@ inline constexpr int64_t kTransferBytes = int64_t{4} << 20;
 
 // How a contiguous tensor is declared in a safetensors file.
 inline SafetensorsSpec tensor_spec(const std::string& name, const Tensor& view) {
-  SafetensorsSpec spec{name, "", {}};
-  switch (view.dtype()) {
-    case DType::f32:
-      spec.dtype = "F32";
-      break;
-    case DType::bf16:
-      spec.dtype = "BF16";
-      break;
-    case DType::f16:
-      spec.dtype = "F16";
-      break;
-    case DType::f64:
-      spec.dtype = "F64";
-      break;
-    case DType::i32:
-      spec.dtype = "I32";
-      break;
-    case DType::i64:
-      spec.dtype = "I64";
-      break;
-    case DType::i8:
-      spec.dtype = "I8";
-      break;
-    case DType::u8:
-      spec.dtype = "U8";
-      break;
-  }
+  SafetensorsSpec spec{name, safetensors_dtype(view.dtype()), {}};
   for (int i = 0; i < view.rank(); ++i) spec.shape.push_back(view.dim(i));
   return spec;
 }

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <map>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -15,6 +13,7 @@
 #include "base/text.h"
 #include "learners/frozen.h"
 #include "learners/full.h"
+#include "learners/rotary_groups.h"
 #include "learners/rotary_options.h"
 #include "learners/rotary_transit.h"
 #include "learners/rotation_parts.h"
@@ -27,17 +26,6 @@ namespace {
 struct RotationPace {
   int64_t next_rotation = 0;  // the step before which it happens
   int64_t steps_per_rotation = 0;
-};
-
-struct Group {
-  std::string name;
-  std::string kind;  // matching groups of all layers share it
-  int32_t part = 0;  // of rotation_parts
-  std::vector<RotarySlot*> slots;
-  int64_t size = 0;  // elements
-  // It was restored while it was active: its masters have the values from the beginning of the run
-  // instead of those with which it joined.
-  bool joined_unseen = false;
 };
 
 // A rotation in progress: until every leaving slot has been flushed.
@@ -62,13 +50,7 @@ class RotaryLearner : public Learner {
 
   void plan(std::span<const WeightSpec> weights) override {
     for (const WeightSpec& weight : weights) {
-      if (!rotates(weight)) continue;
-      const RotaryOptions::GroupName name = options_.group_of(weight);
-      const auto [number, is_new] = group_numbers_.emplace(name.name, groups_.size());
-      if (is_new) groups_.push_back(Group{name.name, name.kind, options_.part_of(weight), {}});
-      groups_[number->second].size += weight.size();
-      blocks_ = std::max(blocks_, weight.layer + 1);
-      total_elements_ += weight.size();
+      if (rotates(weight)) groups_.add(weight);
     }
   }
 
@@ -89,25 +71,19 @@ class RotaryLearner : public Learner {
     RotarySlot::Settings settings = options_.slots;
     settings.score = settings.score && !context.is_measured_elsewhere(weight.spec());
     auto slot = std::make_unique<RotarySlot>(context, weight, settings);
-    groups_[group_numbers_.at(options_.group_of(weight.spec()).name)].slots.push_back(slot.get());
+    groups_.add_slot(weight.spec(), *slot);
     return slot;
   }
 
   void reserve(Context& context) override {
     begin();
-    std::vector<int64_t> bytes;
-    for (const Group& group : groups_) {
-      int64_t taken = 0;
-      for (const RotarySlot* slot : group.slots) taken += slot->active_bytes();
-      bytes.push_back(taken);
-    }
-    const auto worst = rotation_->heaviest(bytes);
-    activate(context, worst);
+    const auto worst = rotation_->heaviest(groups_.sums_here(&RotarySlot::active_bytes));
+    groups_.activate(context, worst);
     copies_beside_steps_ = context.ops.has_async_copy();
     if (options_.overlap && copies_beside_steps_) reserve_transit(worst);
-    for (const int32_t group : worst) retire(context, group);
+    for (const int32_t group : worst) groups_.retire(context, group);
     for (const int32_t group : worst) {
-      for (RotarySlot* slot : slots_of(group)) slot->set_has_moments(false);
+      for (RotarySlot* slot : groups_[group].slots) slot->set_has_moments(false);
     }
   }
 
@@ -140,25 +116,23 @@ class RotaryLearner : public Learner {
   // that have most gradients here of all that can be active at once, each other case one group of
   // one kind alone. So forward and backward meet weights of every kind both active and waiting: all
   // of them wait before the first rotation, and of a pipeline's stage in some windows.
-  int64_t rehearsal_cases() const override {
-    return 3 + static_cast<int64_t>(first_of_kind().size());
-  }
+  int64_t rehearsal_cases() const override { return 3 + std::ssize(groups_.first_of_kind()); }
 
   bool enter_rehearsal_case(Context& context, int64_t rehearsal_case) override {
     held_ = true;
-    std::vector<int32_t> all(groups_.size());
-    std::iota(all.begin(), all.end(), 0);
+    const std::vector<int32_t> all = groups_.numbers();
     for (const int32_t group : all) {
-      const std::vector<RotarySlot*>& slots = slots_of(group);
-      if (!slots.empty() && slots[0]->learns()) retire(context, group);
+      const std::vector<RotarySlot*>& slots = groups_[group].slots;
+      if (!slots.empty() && slots[0]->learns()) groups_.retire(context, group);
     }
     if (rehearsal_case == 0) {
-      activate(context, all);
+      groups_.activate(context, all);
     } else if (rehearsal_case == 2) {
-      activate(context, most_gradients());
+      groups_.activate(context, rotation_->heaviest(groups_.sums_here(&RotarySlot::size)));
     } else if (rehearsal_case > 2) {
-      activate(context,
-               std::vector<int32_t>{first_of_kind()[static_cast<size_t>(rehearsal_case) - 3]});
+      const auto first = groups_.first_of_kind();
+      groups_.activate(context,
+                       std::span(first).subspan(static_cast<size_t>(rehearsal_case) - 3, 1));
     }
     return rehearsal_case > 0;
   }
@@ -171,15 +145,14 @@ class RotaryLearner : public Learner {
     const std::vector<int32_t> before(rotation_->active().begin(), rotation_->active().end());
     transit_.forget_joining();
     restore_state();
-    for (const int32_t group : before) retire(context, group);
-    for (size_t g = 0; g < groups_.size(); ++g) {
-      for (RotarySlot* slot : groups_[g].slots) slot->set_has_moments(rotation_->turns()[g] > 0);
+    for (const int32_t group : before) groups_.retire(context, group);
+    for (const int32_t group : groups_.numbers()) {
+      const bool has_been_active = rotation_->turns()[static_cast<size_t>(group)] > 0;
+      for (RotarySlot* slot : groups_[group].slots) slot->set_has_moments(has_been_active);
     }
-    activate(context, rotation_->active());
-    for (const int32_t group : rotation_->active()) {
-      groups_[static_cast<size_t>(group)].joined_unseen = true;
-    }
-    for (const Group& group : groups_) {
+    groups_.activate(context, rotation_->active());
+    for (const int32_t group : rotation_->active()) groups_[group].joined_unseen = true;
+    for (const RotaryGroup& group : groups_.all()) {
       for (RotarySlot* slot : group.slots) slot->detach_master_file();
     }
   }
@@ -201,21 +174,21 @@ class RotaryLearner : public Learner {
     if (all_are_active()) {
       notes.lines.push_back(
           fmt::format("all {} groups of {} are active, {} parameters: none rotates", groups_.size(),
-                      options_.groups_text(), human_count(total_elements_)));
+                      options_.groups_text(), human_count(groups_.elements())));
       notes.lines.push_back(rates);
       return notes;
     }
     notes.lines.push_back(
         fmt::format("{} groups of {}, at most {} of {} parameters at once ({:.0f}%)",
                     groups_.size(), options_.groups_text(), human_count(active_elements_),
-                    human_count(total_elements_), 100.0 * share()));
+                    human_count(groups_.elements()), 100.0 * share()));
     notes.lines.push_back(fmt::format("{:.0f}% of them change every {}; {}", 100.0 * options_.churn,
                                       counted(steps_per_rotation_, "step"), rates));
     const int64_t windows = ceil_div(total_steps_, steps_per_rotation_);
     RotationParts ahead = *rotation_;
     const auto count_waiting = [&] { return std::ranges::count(ahead.turns(), 0); };
     while (ahead.window() < windows && count_waiting() > 0) ahead.advance();
-    const auto waiting = static_cast<size_t>(count_waiting());
+    const int64_t waiting = count_waiting();
     if (waiting > 0) {
       notes.warnings.push_back(
           fmt::format("in {} only {} of {} groups are trained: a round takes {}; lower "
@@ -229,7 +202,7 @@ class RotaryLearner : public Learner {
   std::vector<LearnerEvent> take_events() override { return std::exchange(events_, {}); }
 
  private:
-  bool all_are_active() const { return active_elements_ == total_elements_; }
+  bool all_are_active() const { return active_elements_ == groups_.elements(); }
 
   void warn_of_idle_settings(std::vector<std::string>& warnings) const {
     const auto warn_of = [&](const std::vector<std::string>& settings, const char* why) {
@@ -276,49 +249,27 @@ class RotaryLearner : public Learner {
            (weight.is_block_matrix() || options_.static_weights == "rotate");
   }
 
-  // The first group of each kind that has weights here.
-  std::vector<int32_t> first_of_kind() const {
-    std::vector<int32_t> first;
-    std::set<std::string> kinds;
-    for (size_t g = 0; g < groups_.size(); ++g) {
-      if (!groups_[g].slots.empty() && kinds.insert(groups_[g].kind).second)
-        first.push_back(static_cast<int32_t>(g));
-    }
-    return first;
-  }
-
-  // The groups with the most elements in slots here that can be active at once.
-  std::vector<int32_t> most_gradients() const {
-    std::vector<int64_t> elements;
-    for (const Group& group : groups_) {
-      int64_t here = 0;
-      for (const RotarySlot* slot : group.slots) here += slot->size();
-      elements.push_back(here);
-    }
-    return rotation_->heaviest(elements);
-  }
-
   // Called once all slots exist: sizes, and with them shares and learning rates, are known.
   void begin() {
     if (rotation_) return;
-    if (groups_.empty()) {
+    if (groups_.size() == 0) {
       throw Error(ErrorKind::usage, "no weight rotates", "see rotation_groups and static");
     }
-    active_elements_ = options_.active_elements(total_elements_);
-    options_.check_parts(blocks_);
+    active_elements_ = options_.active_elements(groups_.elements());
+    options_.check_parts(groups_.blocks());
     options_.check_group_decay(share());
     std::vector<int64_t> sizes;
     std::vector<int32_t> parts;
-    for (const Group& group : groups_) {
+    for (const RotaryGroup& group : groups_.all()) {
       sizes.push_back(group.size);
       parts.push_back(group.part);
     }
     rotation_.emplace(sizes, parts,
                       RotationOptions{options_.order, active_elements_, options_.churn, seed_});
-    windows_of_a_round_ = rotation_->windows_of_a_round(4 * static_cast<int64_t>(groups_.size()));
+    windows_of_a_round_ = rotation_->windows_of_a_round(4 * groups_.size());
     state_.resize(sizeof(RotationPace) + static_cast<size_t>(rotation_->state_bytes()));
     save_state();
-    for (const Group& group : groups_) {
+    for (const RotaryGroup& group : groups_.all()) {
       for (RotarySlot* slot : group.slots) {
         slot->set_learning_rate_scale(options_.scale_of(options_.group_rate(share())));
       }
@@ -326,24 +277,7 @@ class RotaryLearner : public Learner {
   }
 
   double share() const {
-    return static_cast<double>(active_elements_) / static_cast<double>(total_elements_);
-  }
-
-  template <class Groups>
-  void activate(Context& context, const Groups& groups) {
-    for (const int32_t g : groups) {
-      for (RotarySlot* slot : slots_of(g)) slot->activate(context);
-    }
-  }
-  // Active -> waiting, outside of a rotation.
-  void retire(Context& context, int32_t group) {
-    for (RotarySlot* slot : slots_of(group)) {
-      slot->leave(context);
-      slot->flush(context);
-    }
-  }
-  const std::vector<RotarySlot*>& slots_of(int32_t group) const {
-    return groups_[static_cast<size_t>(group)].slots;
+    return static_cast<double>(active_elements_) / static_cast<double>(groups_.elements());
   }
 
   // Allocates for a moment the most that weights in transit may take beside the active groups
@@ -352,7 +286,7 @@ class RotaryLearner : public Learner {
     int64_t all = 0;
     int64_t largest = 0;
     for (const int32_t group : worst) {
-      for (const RotarySlot* slot : slots_of(group)) {
+      for (const RotarySlot* slot : groups_[group].slots) {
         all += slot->moving_bytes();
         largest = std::max(largest, slot->moving_bytes());
       }
@@ -377,7 +311,7 @@ class RotaryLearner : public Learner {
     RotationParts next = *rotation_;
     next.advance();
     for (const int32_t group : without(next.active(), rotation_->active())) {
-      for (RotarySlot* slot : slots_of(group)) transit_.prepare(*slot);
+      for (RotarySlot* slot : groups_[group].slots) transit_.prepare(*slot);
     }
   }
 
@@ -392,11 +326,11 @@ class RotaryLearner : public Learner {
     in_progress_.emplace();
     // Everything is freed before anything is allocated: the peak is that of the larger set.
     for (const int32_t group : without(before, rotation_->active())) {
-      const bool unseen = std::exchange(groups_[static_cast<size_t>(group)].joined_unseen, false);
-      if (!unseen && std::ranges::any_of(slots_of(group), &RotarySlot::measures_change)) {
+      const bool unseen = std::exchange(groups_[group].joined_unseen, false);
+      if (!unseen && std::ranges::any_of(groups_[group].slots, &RotarySlot::measures_change)) {
         in_progress_->changes.emplace_back(group, 0.0);
       }
-      for (RotarySlot* slot : slots_of(group)) {
+      for (RotarySlot* slot : groups_[group].slots) {
         slot->leave(context);
         if (transit_.try_enqueue_leaving(group, *slot)) continue;
         add_change(group, slot->flush(context));
@@ -404,7 +338,7 @@ class RotaryLearner : public Learner {
     }
     transit_.arrive();
     in_progress_->joining = without(rotation_->active(), before);
-    activate(context, in_progress_->joining);
+    groups_.activate(context, in_progress_->joining);
     fetch_ahead();
     context.ops.finish();  // from here on leaving weights may be copied beside the steps
     seconds_ += watch.seconds();
@@ -414,8 +348,7 @@ class RotaryLearner : public Learner {
   void add_change(int32_t group, double change) {
     if (!std::isfinite(change)) {
       throw Error(ErrorKind::non_finite,
-                  fmt::format("weights of {} are no longer finite",
-                              groups_[static_cast<size_t>(group)].name),
+                  fmt::format("weights of {} are no longer finite", groups_[group].name),
                   "lower learning_rate or group_learning_rate, or lengthen the warm-up");
     }
     for (auto& [left, sum] : in_progress_->changes) sum += left == group ? change : 0.0;
@@ -424,13 +357,12 @@ class RotaryLearner : public Learner {
   void log_rotation() {
     JsonObject left, joined;
     for (const auto& [group, change] : in_progress_->changes) {
-      left.add(groups_[static_cast<size_t>(group)].name, change);
+      left.add(groups_[group].name, change);
     }
     // Groups of other stages are in those stages' events.
     for (const int32_t group : in_progress_->joining) {
-      if (slots_of(group).empty()) continue;
-      joined.add(groups_[static_cast<size_t>(group)].name,
-                 rotation_->turns()[static_cast<size_t>(group)]);
+      if (groups_[group].slots.empty()) continue;
+      joined.add(groups_[group].name, rotation_->turns()[static_cast<size_t>(group)]);
     }
     events_.push_back({"rotate", JsonObject()
                                      .add("window", rotation_->window())
@@ -446,7 +378,7 @@ class RotaryLearner : public Learner {
     RotationParts next = *rotation_;
     next.advance();
     for (const int32_t g : next.active()) {
-      for (RotarySlot* slot : slots_of(g)) {
+      for (RotarySlot* slot : groups_[g].slots) {
         if (!slot->learns()) slot->will_need();
       }
     }
@@ -455,7 +387,7 @@ class RotaryLearner : public Learner {
   // The group's score in the window that ends: earlier windows do not count, or groups that stayed
   // active would look more important.
   double take_score(Context& context, int32_t group) {
-    const Group& g = groups_[static_cast<size_t>(group)];
+    const RotaryGroup& g = groups_[group];
     const double squares = sum_over_stages_([&](double sum) {
       for (RotarySlot* slot : g.slots) sum += slot->take_gradient_score(context);
       return sum;
@@ -469,11 +401,8 @@ class RotaryLearner : public Learner {
   uint64_t seed_ = 0;
   SumOverStages sum_over_stages_;
 
-  std::vector<Group> groups_;
-  std::map<std::string, size_t> group_numbers_;  // in groups_, by name
-  int64_t blocks_ = 0;                           // of the model
-  int64_t total_elements_ = 0;                   // of all groups
-  int64_t active_elements_ = 0;                  // the most that are active at once
+  RotaryGroups groups_{options_};
+  int64_t active_elements_ = 0;  // the most that are active at once
   std::optional<RotationParts> rotation_;
   int64_t windows_of_a_round_ = 0;  // from the beginning of a run
   int64_t total_steps_ = 0;

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -45,7 +46,11 @@ class MessageWriter {
 // too early.
 class MessageReader {
  public:
+  // Of bytes that outlive it, or of its own.
   explicit MessageReader(std::span<const uint8_t> bytes) : bytes_(bytes) {}
+  explicit MessageReader(std::vector<uint8_t>&& bytes) : own_(std::move(bytes)), bytes_(own_) {}
+  MessageReader(const MessageReader&) = delete;
+  MessageReader& operator=(const MessageReader&) = delete;
 
   template <class T>
   requires std::is_trivially_copyable_v<T> T get() {
@@ -76,6 +81,7 @@ class MessageReader {
     return taken;
   }
 
+  std::vector<uint8_t> own_;
   std::span<const uint8_t> bytes_;
 };
 

@@ -52,8 +52,10 @@ class Gradient {
 
   // The data of the use, set by whoever makes the Gradient. Learners read x and dy, which of a
   // linear product are both f32 or both bf16, and positions.
-  Tensor x;          // [tokens, in], the input; empty for a gather
-  Int8Rows x_rows;   // x in int8, where the product read it so, or empty
+  Tensor x;  // [tokens, in], the input; empty for a gather
+  // Rotated x in codes, as int4 and w4a8 multiplied it, which alone read it; empty of a single
+  // token. int8 rounds x anew for its gradient.
+  Int8Rows x_rows;
   Tensor dy;         // [tokens, out], the output's gradient
   Tensor indices;    // i32 [tokens], the rows of a gather
   Tensor positions;  // i32 [tokens], of a gather: within their sequences

@@ -88,10 +88,16 @@ FormatPointer unowned(const Format& format) {
   return {FormatPointer(), &format};
 }
 
+const Format* format_named(std::string_view name) {
+  const auto formats = all_formats();
+  const auto found = std::ranges::find(formats, name, &Format::name);
+  return found == formats.end() ? nullptr : *found;
+}
+
 const Format& find_format(std::string_view name) {
+  if (const Format* format = format_named(name)) return *format;
   std::string known;
   for (const Format* format : all_formats()) {
-    if (name == format->name()) return *format;
     known += std::string(known.empty() ? "" : ", ") + format->name();
   }
   throw Error(ErrorKind::model, fmt::format("unknown storage format {}", name),

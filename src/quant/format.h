@@ -124,7 +124,9 @@ using FormatPointer = std::shared_ptr<const Format>;
 // A non-owning pointer to a format of the table, which outlives all weights.
 FormatPointer unowned(const Format& format);
 
-// The format of that name. Throws Error(model) for an unknown one.
+// The format of that name; null where none has it.
+const Format* format_named(std::string_view name);
+// The same. Throws Error(model) for an unknown one.
 const Format& find_format(std::string_view name);
 std::span<const Format* const> all_formats();
 

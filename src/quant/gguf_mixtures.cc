@@ -114,8 +114,7 @@ const GgufMixture* find_gguf_mixture(std::string_view name) {
 std::string gguf_mixture_names() {
   std::string names;
   for (const GgufMixture& mixture : kMixtures) {
-    const auto same = [&](const Format* format) { return format->name() == mixture.name; };
-    if (std::ranges::any_of(all_formats(), same)) continue;
+    if (format_named(mixture.name) != nullptr) continue;
     names += fmt::format("{}{}", names.empty() ? "" : " ", mixture.name);
   }
   return names;

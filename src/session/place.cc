@@ -126,9 +126,10 @@ std::vector<int64_t> stage_split_of(const Recipe& recipe, const ModelConfig& con
         fmt::format("{} cannot be shared out over {} stages", counted(blocks, "block"), stages),
         fmt::format("set pipeline_stages to {} at most", blocks));
   }
-  const std::vector<int64_t> any(static_cast<size_t>(stages), blocks);
-  const std::vector<int64_t> fastest = fastest_blocks(config, any);
-  if (recipe.stage_split.empty()) return split_of(fastest);
+  const auto fastest = [&] {
+    return fastest_blocks(config, std::vector(static_cast<size_t>(stages), blocks));
+  };
+  if (recipe.stage_split.empty()) return split_of(fastest());
   const std::vector<int64_t> split = split_of(recipe.stage_split);
   if (std::ssize(split) != stages + 1 || split.back() != blocks) {
     throw Error(ErrorKind::usage,
@@ -136,7 +137,7 @@ std::vector<int64_t> stage_split_of(const Recipe& recipe, const ModelConfig& con
                             counted(split.back(), "block"), counted(std::ssize(split) - 1, "stage"),
                             blocks, stages),
                 fmt::format("give the number of blocks of each stage, such as stage_split={}",
-                            fmt::join(fastest, ",")));
+                            fmt::join(fastest(), ",")));
   }
   if (stages == 1) return {};
   return split;

@@ -45,17 +45,15 @@ FormatPointer StageLoader::format(const WeightSpec& weight) const {
   if (weight.is_vector()) return unowned(f32_format());
   if (recipe_.storage != "keep") {
     // A mixture's name is that of no format.
-    const auto formats = all_formats();
-    const auto found = std::ranges::find(formats, recipe_.storage, &Format::name);
-    if (found == formats.end() || !(*found)->can_encode()) {
+    const Format* format = format_named(recipe_.storage);
+    if (format == nullptr || !format->can_encode()) {
       throw Error(ErrorKind::usage,
                   fmt::format("storage={} is of GGUF files: weights in memory cannot be converted "
                               "to it",
                               recipe_.storage),
                   "merge and export write it; in memory, int8 and nf4 are small");
     }
-    const Format& format = **found;
-    if (weight.is_block_matrix() || !format.for_linears_only()) return unowned(format);
+    if (weight.is_block_matrix() || !format->for_linears_only()) return unowned(*format);
   }
   const bool changes = learner_.changes(weight);
   if (changes && !learner_.updates_in_place(weight)) return unowned(f32_format());

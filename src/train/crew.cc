@@ -141,6 +141,11 @@ std::vector<uint8_t> Crew::receive(int rank) {
   return bytes;
 }
 
+MessageReader Crew::ask(int rank, Command command) {
+  send(rank, message(command));
+  return MessageReader(receive(rank));
+}
+
 std::vector<int> Crew::replicas_of(int rank) const {
   std::vector<int> out;
   for (int replica = 0; replica < layout().replicas; ++replica) {
@@ -169,8 +174,7 @@ std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void(
       failed(0, error);
     }
     for (int rank = 1; rank < ranks(); ++rank) {
-      const std::vector<uint8_t> answer = receive(rank);
-      MessageReader in(answer);
+      MessageReader in(receive(rank));
       if (const auto theirs = get_failure(in)) failed(rank, *theirs);
       results.push_back(in.get_vector<uint8_t>());
     }
@@ -280,8 +284,7 @@ double Crew::loss_sum(const StepBatch& batch, const ProgressCallback& progress) 
         losses.push_back(own);
         continue;
       }
-      const std::vector<uint8_t> answer = receive(rank);
-      losses.push_back(MessageReader(answer).get_vector<double>());
+      losses.push_back(MessageReader(receive(rank)).get_vector<double>());
     }
     double sum = 0.0;
     for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
@@ -298,9 +301,7 @@ std::vector<LearnerEvent> Crew::take_events() {
     if (layout().stages == 1) return events;
     for (int stage = 1; stage < layout().stages; ++stage) {
       const int rank = layout().rank_of(0, stage);
-      send(rank, message(Command::take_events));
-      const std::vector<uint8_t> answer = receive(rank);
-      MessageReader in(answer);
+      MessageReader in = ask(rank, Command::take_events);
       for (auto left = in.get<size_t>(); left > 0; --left) {
         std::string name = in.get_text();
         events.push_back({std::move(name), JsonObject::of_body(in.get_text())});
@@ -333,8 +334,8 @@ std::string Crew::non_finite_parameter() {
     send_all(Command::non_finite);
     std::string name = session_->non_finite_parameter();
     for (int rank = 1; rank < ranks(); ++rank) {
-      const std::vector<uint8_t> answer = receive(rank);
-      if (name.empty()) name = MessageReader(answer).get_text();
+      MessageReader in(receive(rank));
+      if (name.empty()) name = in.get_text();
     }
     return name;
   });
@@ -358,9 +359,7 @@ void Crew::visit(const StateVisitor& visitor) {
   session_->visit([&](const StateRef& state) { add(state, 0); });
   for (int stage = 1; stage < layout().stages; ++stage) {
     const int rank = layout().rank_of(0, stage);
-    send(rank, message(Command::list_states));
-    const std::vector<uint8_t> answer = receive(rank);
-    MessageReader in(answer);
+    MessageReader in = ask(rank, Command::list_states);
     for (auto left = in.get<size_t>(); left > 0; --left) add(get_state(in), rank);
   }
   std::stable_partition(all.begin(), all.end(), [](const Listed& listed) {
@@ -380,9 +379,7 @@ std::vector<SafetensorsSpec> Crew::weights() {
     for (const SafetensorsSpec& spec : all) names.insert(spec.name);
     for (int stage = 1; stage < layout().stages; ++stage) {
       const int rank = layout().rank_of(0, stage);
-      send(rank, message(Command::list_weights));
-      const std::vector<uint8_t> answer = receive(rank);
-      MessageReader in(answer);
+      MessageReader in = ask(rank, Command::list_weights);
       for (auto left = in.get<size_t>(); left > 0; --left) {
         SafetensorsSpec spec{in.get_text(), in.get_text(), in.get_vector<int64_t>()};
         if (!names.insert(spec.name).second) continue;  // a tied embedding
@@ -419,9 +416,7 @@ std::vector<RankReport> Crew::reports() {
     std::vector<RankReport> all;
     all.push_back(report_of(*session_, is_alone() ? "" : transport_->host(0)));
     for (int rank = 1; rank < ranks(); ++rank) {
-      send(rank, message(Command::memory));
-      const std::vector<uint8_t> answer = receive(rank);
-      MessageReader in(answer);
+      MessageReader in = ask(rank, Command::memory);
       RankReport& report = all.emplace_back();
       report.host = transport_->host(rank);
       report.computes_on = in.get_text();

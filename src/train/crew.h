@@ -86,6 +86,8 @@ class Crew : public ResultSource {
   void send_all(const MessageWriter& message);
   void send_all(Command command);
   std::vector<uint8_t> receive(int rank);
+  // Has a rank obey a command, and returns its answer.
+  MessageReader ask(int rank, Command command);
   // The ranks that hold the same stage as `rank`, itself included.
   std::vector<int> replicas_of(int rank) const;
 

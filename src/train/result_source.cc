@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "formats/model_writer.h"
 #include "quant/plain.h"
 #include "quant/row_encoders.h"
 

@@ -16,7 +16,6 @@
 #include "conversion/planned_source.h"
 #include "conversion/write_model.h"
 #include "quant/gguf_mixtures.h"
-#include "quant/row_encoders.h"
 #include "report/event_log.h"
 #include "report/report.h"
 #include "session/adapter.h"
@@ -50,9 +49,7 @@ bool is_written(const RunExport& wanted, const fs::path& output_dir) {
 }
 
 bool is_storage(std::string_view name) {
-  const auto named = [&](const Format* format) { return format->name() == name; };
-  return std::ranges::any_of(all_formats(), named) || find_gguf_mixture(name) != nullptr ||
-         std::ranges::any_of(row_encoders(), named, &RowEncoder::format);
+  return format_named(name) != nullptr || find_gguf_mixture(name) != nullptr;
 }
 
 // Whether it is the name of a model that runs export: model.gguf, model-q8_0.gguf, model-nf4.

@@ -258,14 +258,7 @@ class Trainer {
 
   // The result, that of a step, is written, and only answers for the report are missing.
   [[noreturn]] void stop_before_the_answers(int64_t step) {
-    std::error_code unreachable;
-    throw Error(ErrorKind::interrupted,
-                fmt::format("stopped before the last answers for the report; the result is "
-                            "complete in {}",
-                            claim_->path().string()),
-                fs::exists(checkpoint_path(claim_->path(), step), unreachable)
-                    ? same_command_again(recipe_, claim_->path()) + " for the answers"
-                    : "");
+    throw stopped_before_the_answers(recipe_, claim_->path(), step);
   }
 
   // Requested by a signal, or by a file, which is removed.

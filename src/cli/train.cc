@@ -1,7 +1,10 @@
 // jackscrew train: runs a recipe to its end, or until a signal stops it.
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <climits>
 #include <csignal>
 #include <optional>
 #include <vector>
@@ -88,14 +91,18 @@ TransportOptions transport_options(const Recipe& recipe) {
   return options;
 }
 
+// What a rank other than 0 says, and whose words they are.
+std::string said_by(int rank, const std::string& host, const std::string& what) {
+  return fmt::format("rank {} on {}: {}", rank, host, what);
+}
+
 // Any failure of this rank ends all ranks, since the others wait for it.
 // `given` is the recipe of its arguments, as YAML.
 int serve_or_end_all(Transport& transport, const std::optional<Error>& wrong_arguments,
                      const std::string& given) {
   const auto report = [&](const char* what, const std::string& hint, ErrorKind kind) {
-    const std::string whose =
-        fmt::format("rank {} on {}", transport.rank(), transport.host(transport.rank()));
-    return report_error(fmt::format("{}: {}", whose, what), hint, static_cast<int>(kind));
+    const std::string& host = transport.host(transport.rank());
+    return report_error(said_by(transport.rank(), host, what), hint, static_cast<int>(kind));
   };
   try {
     if (wrong_arguments) throw Error(*wrong_arguments);
@@ -213,6 +220,18 @@ int train_until_stopped(const Recipe& recipe) {
 // this time.
 constexpr std::chrono::seconds kReportDelay{2};
 
+// As open_transport(), which names no rank: where MPI is missing, nobody else can tell on which
+// machine.
+std::unique_ptr<Transport> open_transport_of_rank(int rank, const TransportOptions& options) {
+  try {
+    return open_transport(options);
+  } catch (const Error& error) {
+    std::array<char, HOST_NAME_MAX + 1> host{};
+    if (::gethostname(host.data(), host.size() - 1) != 0) throw;
+    throw Error(error.kind(), said_by(rank, host.data(), error.what()), error.hint());
+  }
+}
+
 // Serves rank 0. Of its own arguments this rank needs only the options of the transport.
 int serve_until_dismissed(Arguments arguments) {
   // Rank 0 decides what happens to the run; mpirun sends signals to all.
@@ -231,7 +250,7 @@ int serve_until_dismissed(Arguments arguments) {
     wrong_arguments = error;
   }
   options.patience = std::min(launched_rank(), 2) * kReportDelay;
-  const std::unique_ptr<Transport> transport = open_transport(options);
+  const std::unique_ptr<Transport> transport = open_transport_of_rank(launched_rank(), options);
   return serve_or_end_all(*transport, wrong_arguments, given);
 }
 

@@ -171,6 +171,7 @@ class Learner {
   // Where the result is an adapter rather than a changed model: the contents of PEFT's
   // adapter_config.json, peft_type included, and kBaseStorage; else null. The adapter's tensors are
   // the parameters that the slots visit, under PEFT's names without the prefix "base_model.model.".
+  // Weights that such a learner changes are among them: these are f32 whatever `storage` is.
   virtual nlohmann::json adapter() const;
   // How the tensors of such an adapter are merged into a weight. Called after plan().
   virtual WeightMerge merge(const WeightSpec&, const AdapterValues&) const { return {}; }

@@ -1,6 +1,7 @@
 #include "session/stage_loader.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "model/init.h"
@@ -43,6 +44,9 @@ void StageLoader::check_tied() const {
 
 FormatPointer StageLoader::format(const WeightSpec& weight) const {
   if (weight.is_vector()) return unowned(f32_format());
+  const bool changes = learner_.changes(weight);
+  // What is saved with an adapter is none of the model beneath it, which `storage` is about.
+  if (changes && !learner_.adapter().is_null()) return unowned(f32_format());
   if (recipe_.storage != "keep") {
     // A mixture's name is that of no format.
     const Format* format = format_named(recipe_.storage);
@@ -55,7 +59,6 @@ FormatPointer StageLoader::format(const WeightSpec& weight) const {
     }
     if (weight.is_block_matrix() || !format->for_linears_only()) return unowned(*format);
   }
-  const bool changes = learner_.changes(weight);
   if (changes && !learner_.updates_in_place(weight)) return unowned(f32_format());
   if (source_ == nullptr) return unowned(find_format(recipe_.checkpoint_dtype));
   const StoredTensor* stored = source_->find(weight.name);

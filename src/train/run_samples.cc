@@ -1,8 +1,13 @@
 #include "train/run_samples.h"
 
+#include <fmt/format.h>
+
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+
+#include "formats/checkpoint.h"
+#include "train/run_start.h"
 
 namespace jackscrew {
 
@@ -46,6 +51,17 @@ int64_t answer_samples(Session& session, const ModelFiles& files, const Tokenize
   }
   bar.finish();
   return left;
+}
+
+Error stopped_before_the_answers(const Recipe& recipe, const fs::path& output_dir,
+                                 int64_t result_step) {
+  std::error_code unreachable;
+  const bool can_answer = fs::exists(checkpoint_path(output_dir, result_step), unreachable);
+  return {
+      ErrorKind::interrupted,
+      fmt::format("stopped before the last answers for the report; the result is complete in {}",
+                  output_dir.string()),
+      can_answer ? same_command_again(recipe, output_dir) + " for the answers" : ""};
 }
 
 }  // namespace jackscrew

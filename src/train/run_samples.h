@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "base/error.h"
 #include "report/event_log.h"
 #include "train/run_data.h"
 #include "train/train_console.h"
@@ -23,5 +24,10 @@ std::vector<size_t> unanswered_samples(const fs::path& output_dir, const RunData
 int64_t answer_samples(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
                        const RunData& data, const std::vector<size_t>& indices,
                        const TrainConsole& console, int64_t step, EventLog& log);
+
+// The error of a run that is stopped when only answers are missing; `result_step` is the step whose
+// states became the result.
+Error stopped_before_the_answers(const Recipe& recipe, const fs::path& output_dir,
+                                 int64_t result_step);
 
 }  // namespace jackscrew

@@ -105,8 +105,12 @@ class Trainer {
     finish(run_steps(first));
   }
 
-  Error lost_after_the_result(const Error& lost) {
-    return jackscrew::lost_after_the_result(lost, recipe_, claim_->path());
+  // An error for which other ranks are lost, and that the result is whole, if it is. One of a stop
+  // says so by itself.
+  Error told(const Error& lost) {
+    const bool says_more = has_result_ && lost.kind() != ErrorKind::interrupted;
+    const fs::path* output = says_more ? claim_->find() : nullptr;
+    return output == nullptr ? lost : lost_after_the_result(lost, recipe_, *output);
   }
 
   // Writes the exports beside the result, after this run or for one that had ended; rank 0 alone.
@@ -151,6 +155,7 @@ class Trainer {
 
   // Says that nothing is left to train, and answers what the report lacks. The result stays as is.
   void complete(const FinishedRun& finished) {
+    has_result_ = true;
     const fs::path output = claim_->path();
     if (!fs::exists(output / kReportName)) report();  // the run was killed before
     const std::vector<size_t> samples = unanswered_samples(output, data_);
@@ -258,14 +263,7 @@ class Trainer {
 
   // The result, that of a step, is written, and only answers for the report are missing.
   [[noreturn]] void stop_before_the_answers(int64_t step) {
-    std::error_code unreachable;
-    throw Error(ErrorKind::interrupted,
-                fmt::format("stopped before the last answers for the report; the result is "
-                            "complete in {}",
-                            claim_->path().string()),
-                fs::exists(checkpoint_path(claim_->path(), step), unreachable)
-                    ? same_command_again(recipe_, claim_->path()) + " for the answers"
-                    : "");
+    throw stopped_before_the_answers(recipe_, claim_->path(), step);
   }
 
   // Requested by a signal, or by a file, which is removed.
@@ -394,6 +392,7 @@ class Trainer {
     if (const std::string text = watch_.nothing_gained(); !text.empty()) warn(text);
     require_finite_parameters(done);
     write_result(done);
+    has_result_ = true;
     console_.enter(RunPhase::answers);
     log_->ended(done, *claim_);
     write_if_possible(kReportName, [&] { write_report(claim_->path()); });  // it may be killed now
@@ -465,7 +464,8 @@ class Trainer {
   CheckpointInfo info_;  // of this run's checkpoints, as of step 0
   std::optional<RunLog> log_;
   RunWatch watch_;
-  bool has_begun_ = false;  // the steps
+  bool has_begun_ = false;   // the steps
+  bool has_result_ = false;  // in output_dir, and nothing is left to train
   RunPace pace_;
   int64_t saved_step_ = -1;  // whose states checkpoint_ has: the present ones may be the best
 };
@@ -487,12 +487,12 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
     trainer->run();
   } catch (const std::exception& exception) {
     const Error error = error_of(exception);
-    if (trainer && trainer->is_in_common_work()) throw RanksLost(error, trainer);
+    if (trainer && trainer->is_in_common_work()) throw RanksLost(trainer->told(error), trainer);
     if (console.report && dynamic_cast<const Error*>(&exception)) console.report(error);
     dismiss_or([&](const Error&) { return error; });  // the first error says more
     throw;
   }
-  dismiss_or([&](const Error& lost) { return trainer->lost_after_the_result(lost); });
+  dismiss_or([&](const Error& lost) { return trainer->told(lost); });
   trainer->write_exports();
 }
 

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <span>
+
+#include "base/half.h"
 #include "formats/peft.h"
 #include "optim/schedule.h"
 #include "tests/support/batches.h"
@@ -218,6 +221,34 @@ TEST_F(AdapterOptionsTest, SavedModulesLearnWhole) {
   EXPECT_EQ(adapter["ensure_weight_tying"], true) << "or PEFT would leave the head as it was";
   refused("modules_to_save has lm_head, but this model's is its embedding",
           {"modules_to_save=embed_tokens,lm_head"});
+}
+
+// A run computes with what it saves: where the blocks have nothing to round, no bit depends on the
+// storage.
+TEST_F(AdapterOptionsTest, SavedModulesAreExactInEveryStorage) {
+  const auto begun_with = [&](const char* storage) {
+    return session({storage, "lora_target=q_proj", "modules_to_save=embed_tokens"});
+  };
+  const auto exact = begun_with("storage=f32");
+  for (const auto& parameter : exact->stage().parameters()) {
+    if (!parameter->weight->spec().is_block_matrix()) continue;
+    const Tensor values = parameter->weight->as_f32();
+    for (float& value : std::span(values.data<float>(), static_cast<size_t>(values.size()))) {
+      value = to_float(to_bf16(value));
+    }
+  }
+  const auto run = begun_with("storage=bf16");
+  for (const auto& parameter : run->stage().parameters()) {
+    EXPECT_STREQ(parameter->weight->format().name(),
+                 parameter->weight->spec().is_block_matrix() ? "bf16" : "f32")
+        << parameter->weight->name();
+  }
+  for (int64_t step = 0; step < 3; ++step) {
+    for (Session* const one : {exact.get(), run.get()}) one->accumulate(batch_, 1e-2, step);
+    EXPECT_EQ(run->update({}).loss, exact->update({}).loss) << step;
+  }
+  EXPECT_EQ(state_values(run->stage(), StateRole::parameter),
+            state_values(exact->stage(), StateRole::parameter));
 }
 
 // An adapter whose embedding learned apart from the head, over a model in which they are one.

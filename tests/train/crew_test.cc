@@ -50,22 +50,6 @@ void expect_the_same_on_ranks(const TinyRun& tiny, const std::string& recipe) {
   compare("data_parallel=1 gradient_accumulation_steps=3", {{2, "pipeline_stages=2"}});
 }
 
-// Whose other ranks are lost when they are to hear that the run has ended.
-class LostAtTheEnd : public Transport {
- public:
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-  const std::string& host(int) const override { return host_; }
-  Ticket send(int, Tag, std::span<const uint8_t>) override { return {}; }
-  Ticket receive(int, Tag, std::span<uint8_t>) override { return {}; }
-  void wait(std::span<const Ticket>) override {}
-  [[noreturn]] void abort(int) override { fail(ErrorKind::generic, "aborted"); }
-  void close() override { fail(ErrorKind::device, "rank 1 on here is lost"); }
-
- private:
-  std::string host_ = "here";
-};
-
 TEST(Crew, AFailureIsToldWhole) {
   const auto told = [](const std::optional<Error>& failure) {
     MessageWriter out;
@@ -80,40 +64,6 @@ TEST(Crew, AFailureIsToldWhole) {
   EXPECT_EQ(same->kind(), error.kind());
   EXPECT_STREQ(same->what(), error.what());
   EXPECT_EQ(same->hint(), error.hint());
-}
-
-TEST(Crew, ARankLostAfterTheResultLeavesItWhole) {
-  const TinyRun tiny("lost_after");
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> nowhere(std::fopen("/dev/null", "w"),
-                                                                std::fclose);
-  TrainConsole console;
-  console.out = nowhere.get();
-  console.style.quiet = true;
-  const Recipe recipe = make_recipe(
-      settings_of(tiny.settings("output_dir=" + tiny.path("out").string() +
-                                " method=full max_steps=1 report_samples=0 export=hf:bf16")));
-  LostAtTheEnd transport;
-  try {
-    train(recipe, console, &transport);
-    FAIL() << "no error";
-  } catch (const RanksLost& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::device);
-    EXPECT_EQ(std::string(error.what()), "the result is complete in " + tiny.path("out").string() +
-                                             ", but rank 1 on here is lost");
-    EXPECT_NE(error.hint().find("for the exports"), std::string::npos) << error.hint();
-  }
-  EXPECT_TRUE(fs::exists(tiny.path("out/model.safetensors")));
-}
-
-TEST(Crew, AnErrorIsToldBeforeTheOthersAreDismissed) {
-  LostAtTheEnd transport;
-  std::string told;
-  TrainConsole console;
-  console.report = [&](const Error& error) { told = error.what(); };
-  const Recipe recipe = make_recipe({"model=nowhere", "data=nothing", "output_dir=out"});
-  const auto start = [&] { train(recipe, console, &transport); };
-  EXPECT_EQ(message_of(error_of(ErrorKind::model, start)), told);
-  EXPECT_NE(told, "");
 }
 
 // Checkpoints of several have copies of masters, whose files get no second name.

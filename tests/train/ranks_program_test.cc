@@ -321,6 +321,17 @@ TEST_F(SlowRanksProgram, ARankSaysWhatIsWrongWithIt) {
       << model.out;
 }
 
+TEST_F(SlowRanksProgram, ARankWithoutItsLibraryIsNamed) {
+  const fs::path copy = tiny_.path("alone");
+  fs::copy_file(kProgram, copy);
+  const std::string arguments = tiny_.train("run", "max_steps=2");
+  const Outcome outcome = run_shell(fmt::format("{} {} {} : -n 1 {} {} </dev/null 2>&1", mpirun(1),
+                                                kProgram, arguments, copy.string(), arguments));
+  EXPECT_EQ(outcome.exit_code, 7) << outcome.out;
+  EXPECT_NE(outcome.out.find("jackscrew: error: rank 1 on "), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find(": MPI cannot be loaded: "), std::string::npos) << outcome.out;
+}
+
 // While it loads its stage of the model: no other rank may wait for it there.
 TEST_F(SlowRanksProgram, ARankThatCannotLoadEndsAll) {
   if (run_shell("unshare -m true 2>&1").exit_code != 0) GTEST_SKIP() << "no right to mount";

@@ -5,7 +5,7 @@
 // of codes for each.
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 
 namespace jackscrew {
 

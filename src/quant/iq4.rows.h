@@ -4,7 +4,7 @@
 // bytes), their low four (4 bytes), 128 bytes of codes. Value: d * (scale - 32) * number.
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 
 namespace jackscrew {
 

@@ -1,4 +1,5 @@
-// The row kernel that decodes any block format. A format brings a Block: sizes and
+// The row kernels of block formats: they decode rows, and multiply a single token by them. A format
+// brings a Block: sizes and
 //   template <class Team, class Store>
 //   static void decode(const Team&, const uint8_t* block, const Store& store)   // store(i, float)
 //

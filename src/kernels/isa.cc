@@ -5,12 +5,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <fstream>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace jackscrew {
 
@@ -100,6 +103,15 @@ std::optional<IsaLevel> parse_isa(std::string_view name) {
   return std::nullopt;
 }
 
+const std::string& isa_names() {
+  static const std::string kNames = [] {
+    std::string names = "auto";
+    for (const IsaLevel level : kLevels) names += fmt::format(" {}", isa_name(level));
+    return names;
+  }();
+  return kNames;
+}
+
 IsaLevel detect_isa() {
   __builtin_cpu_init();
   const bool v3 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
@@ -124,7 +136,7 @@ IsaLevel choose_isa(std::string_view requested) {
   const auto level = requested == "auto" ? machine : parse_isa(requested);
   if (!level) {
     throw Error(ErrorKind::usage, fmt::format("isa={} is not a level", requested),
-                "use auto, x86-64-v3, x86-64-v4, x86-64-v4-vnni, x86-64-v4-bf16 or x86-64-v4-amx");
+                fmt::format("use one of {}", fmt::join(split(isa_names(), ' '), ", ")));
   }
   if (*level > machine) {
     throw Error(ErrorKind::device,

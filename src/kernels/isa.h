@@ -19,6 +19,8 @@ enum class IsaLevel : int {
 // "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx".
 const char* isa_name(IsaLevel level);
 std::optional<IsaLevel> parse_isa(std::string_view name);
+// What choose_isa() takes: "auto" and the names of all levels, separated by spaces.
+const std::string& isa_names();
 
 // The highest level of this machine. Throws Error(device) on a CPU below x86-64-v3.
 IsaLevel detect_isa();

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/choices.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "learners/given_rate.h"
@@ -15,6 +16,16 @@
 namespace jackscrew {
 
 namespace {
+
+constexpr Choices kSubspaces("power random svd",
+                             std::array{SubspaceKind::power, SubspaceKind::random,
+                                        SubspaceKind::svd});
+constexpr Choices kSubspaceBases("principal aligned original",
+                                 std::array{SubspaceBasis::principal, SubspaceBasis::aligned,
+                                            SubspaceBasis::original});
+// Functions that give a format.
+constexpr Choices kProjections("f32 bf16 int4",
+                               std::array{&f32_format, &bf16_format, &int4_affine_format});
 
 constexpr OptionSpec kGaloreOptions[] = {
     {.name = "galore_rank",
@@ -72,13 +83,13 @@ constexpr OptionSpec kGaloreOptions[] = {
      .default_text = "power",
      .help =
          "how it is found: power (iteration; no gradient is formed), random, or svd (exact; slow)",
-     .choices = "power random svd"},
+     .choices = kSubspaces.words},
     {.name = "subspace_basis",
      .type = OptionType::text,
      .default_text = "principal",
      .help = "principal: moments are rotated into the new basis; aligned: the basis is turned "
              "towards the old; original: neither",
-     .choices = "principal aligned original"},
+     .choices = kSubspaceBases.words},
     {.name = "lazy_overlap",
      .type = OptionType::number,
      .default_text = "0",
@@ -97,7 +108,7 @@ constexpr OptionSpec kGaloreOptions[] = {
      .type = OptionType::text,
      .default_text = "f32",
      .help = "how subspaces are kept: f32, bf16 or int4",
-     .choices = "f32 bf16 int4"},
+     .choices = kProjections.words},
     {.name = "update_rounding",
      .type = OptionType::text,
      .default_text = "stochastic",
@@ -125,22 +136,6 @@ GaloreRank parse_rank(const std::string& text) {
   return {text, *number, is_share};
 }
 
-const Format& projection_format(const std::string& name) {
-  return name == "int4" ? int4_affine_format() : name == "bf16" ? bf16_format() : f32_format();
-}
-
-SubspaceKind parse_subspace(const std::string& text) {
-  return text == "power"    ? SubspaceKind::power
-         : text == "random" ? SubspaceKind::random
-                            : SubspaceKind::svd;
-}
-
-SubspaceBasis parse_basis(const std::string& text) {
-  return text == "principal" ? SubspaceBasis::principal
-         : text == "aligned" ? SubspaceBasis::aligned
-                             : SubspaceBasis::original;
-}
-
 }  // namespace
 
 std::span<const OptionSpec> galore_options() {
@@ -148,12 +143,12 @@ std::span<const OptionSpec> galore_options() {
 }
 
 GaloreSettings::GaloreSettings(const OptionSet& options)
-    : subspace(parse_subspace(options.text("subspace"))),
-      basis(parse_basis(options.text("subspace_basis"))),
+    : subspace(kSubspaces[options.text("subspace")]),
+      basis(kSubspaceBases[options.text("subspace_basis")]),
       stagger(options.boolean("stagger_refreshes")),
       stochastic(options.text("update_rounding") == "stochastic"),
       lazy_overlap(options.number("lazy_overlap")),
-      projection(&projection_format(options.text("projection_dtype"))),
+      projection(&kProjections[options.text("projection_dtype")]()),
       rank(parse_rank(options.text("galore_rank"))),
       max_steps(options.integer("max_steps")),
       learning_rate(options.number("learning_rate")),

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/choices.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "learners/linear_targets.h"
@@ -19,6 +20,9 @@ using nlohmann::json;
 
 constexpr int64_t kMostRank = 4096;
 constexpr double kMostAlpha = 1e6;  // of an adapter that begins: others have what they have
+
+constexpr Choices kStarts("default loftq pissa",
+                          std::array{LoraStart::standard, LoraStart::loftq, LoraStart::pissa});
 
 constexpr OptionSpec kLoraOptions[] = {
     {.name = "lora_rank",
@@ -86,19 +90,13 @@ constexpr OptionSpec kLoraOptions[] = {
      .help = "what adapters begin as: default (nothing), loftq (the best for what rounding took "
              "from the weights), pissa (the weights' principal part, which learns in their place)",
      .aliases = "init_lora_weights peft_init_lora_weights",
-     .choices = "default loftq pissa"},
+     .choices = kStarts.words},
     {.name = "lora_original_model",
      .type = OptionType::text,
      .default_text = "",
      .help = "for lora_init: the model before it was rounded, where model is quantised already",
      .is_path = true},
 };
-
-LoraStart start_named(const std::string& name) {
-  return name == "loftq"   ? LoraStart::loftq
-         : name == "pissa" ? LoraStart::pissa
-                           : LoraStart::standard;
-}
 
 // Whether the run has an adapter that is there already.
 bool is_loaded(const OptionSet& options) {
@@ -221,7 +219,7 @@ LoraSettings::LoraSettings(const OptionSet& options)
       ranks_(numbers_of(options, "rank_pattern")),
       alphas_(numbers_of(options, "alpha_pattern")),
       saved_(options.list("modules_to_save")),
-      start_(is_loaded(options) ? LoraStart::standard : start_named(options.text("lora_init"))),
+      start_(is_loaded(options) ? LoraStart::standard : kStarts[options.text("lora_init")]),
       start_name_(options.text("lora_init")),
       original_model_(options.text("lora_original_model")),
       rounds_(!original_model_.empty() || options.text("storage") != "keep"),

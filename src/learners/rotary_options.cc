@@ -30,7 +30,7 @@ constexpr OptionSpec kRotaryOptions[] = {
      .default_text = "permutation",
      .help =
          "permutation: all once a round; random; ascending; descending; importance: by gradient",
-     .choices = "permutation random ascending descending importance"},
+     .choices = kRotationOrders.words},
     {.name = "rotation_parts",
      .type = OptionType::list,
      .default_text = "",
@@ -156,7 +156,7 @@ void add_changed(const OptionSet& options, const char* name, std::vector<std::st
 
 RotaryOptions::RotaryOptions(const OptionSet& options)
     : active_params(parse_active_params(options.text("active_params"))),
-      order(parse_rotation_order(options.text("rotation_order"))),
+      order(kRotationOrders[options.text("rotation_order")]),
       parts(options.whole_numbers("rotation_parts")),
       steps_per_rotation(options.integer_unless_word("steps_per_rotation")),
       churn(options.number("churn")),

@@ -14,14 +14,6 @@ namespace jackscrew {
 
 namespace {
 
-constexpr std::array<std::pair<const char*, RotationOrder>, 5> kOrders = {{
-    {"permutation", RotationOrder::permutation},
-    {"random", RotationOrder::random},
-    {"ascending", RotationOrder::ascending},
-    {"descending", RotationOrder::descending},
-    {"importance", RotationOrder::importance},
-}};
-
 // Writer and Reader put and get plain numbers one after another, in native byte order.
 class Writer {
  public:
@@ -54,13 +46,6 @@ class Reader {
 };
 
 }  // namespace
-
-RotationOrder parse_rotation_order(std::string_view name) {
-  for (const auto& [known, order] : kOrders) {
-    if (name == known) return order;
-  }
-  fail(ErrorKind::usage, "unknown rotation_order {}", name);
-}
 
 Rotation::Rotation(std::vector<int64_t> sizes, const RotationOptions& options)
     : sizes_(std::move(sizes)),

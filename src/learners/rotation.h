@@ -5,8 +5,9 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
+
+#include "base/choices.h"
 
 namespace jackscrew {
 
@@ -18,8 +19,12 @@ enum class RotationOrder {
   importance  // a round of permutation, then drawn in proportion to their scores
 };
 
-// Throws Error(usage) for an unknown name.
-RotationOrder parse_rotation_order(std::string_view name);
+// As rotation_order has them.
+inline constexpr Choices kRotationOrders("permutation random ascending descending importance",
+                                         std::array{RotationOrder::permutation,
+                                                    RotationOrder::random, RotationOrder::ascending,
+                                                    RotationOrder::descending,
+                                                    RotationOrder::importance});
 
 struct RotationOptions {
   RotationOrder order = RotationOrder::permutation;

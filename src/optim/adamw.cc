@@ -7,17 +7,24 @@
 
 namespace jackscrew {
 
-AdamwRule adamw_rule(const OptimizerOptions& options) {
-  return {static_cast<float>(1.0 - options.beta1), static_cast<float>(options.beta2),
-          static_cast<float>(1.0 - options.beta2), static_cast<float>(options.epsilon)};
+AdamwSteps::AdamwSteps(Memory& memory, const OptimizerOptions& options)
+    : options_(options), factors_(memory, Purpose::optimizer, DType::u8, {sizeof(AdamwFactors)}) {}
+
+void AdamwSteps::begin(Context& context, double learning_rate_scale, double weight_decay) {
+  context.ops.launch(
+      AdamwPrepare{context.scalars, static_cast<AdamwFactors*>(factors_.view().raw()),
+                   static_cast<float>(learning_rate_scale), static_cast<float>(weight_decay),
+                   options_.beta1, options_.beta2},
+      1);
 }
 
-void count_adamw_step(Context& context, const Tensor& factors, const OptimizerOptions& options,
-                      double learning_rate_scale, double weight_decay) {
-  context.ops.launch(AdamwPrepare{context.scalars, static_cast<AdamwFactors*>(factors.raw()),
-                                  static_cast<float>(learning_rate_scale),
-                                  static_cast<float>(weight_decay), options.beta1, options.beta2},
-                     1);
+AdamwRule AdamwSteps::rule() const {
+  return {static_cast<float>(1.0 - options_.beta1), static_cast<float>(options_.beta2),
+          static_cast<float>(1.0 - options_.beta2), static_cast<float>(options_.epsilon)};
+}
+
+void AdamwSteps::visit(const std::string& name, const StateVisitor& visitor) const {
+  visitor({name + ".adamw", StateRole::counter, factors_.view(), true});
 }
 
 namespace {
@@ -25,13 +32,12 @@ namespace {
 class AdamwState : public OptimizerState {
  public:
   AdamwState(Memory& memory, int64_t count, const OptimizerOptions& options)
-      : options_(options),
-        m_(memory, Purpose::optimizer, DType::f32, {count}),
+      : m_(memory, Purpose::optimizer, DType::f32, {count}),
         v_(memory, Purpose::optimizer, DType::f32, {count}),
-        factors_(memory, Purpose::optimizer, DType::u8, {sizeof(AdamwFactors)}) {}
+        steps_(memory, options) {}
 
   void begin(Context& context, double learning_rate_scale, double weight_decay) override {
-    count_adamw_step(context, factors_.view(), options_, learning_rate_scale, weight_decay);
+    steps_.begin(context, learning_rate_scale, weight_decay);
   }
 
   void update(Context& context, const Tensor& parameter, const Tensor& gradient,
@@ -41,8 +47,8 @@ class AdamwState : public OptimizerState {
       return moment.view().columns(first, first + count).data<float>();
     };
     context.ops.launch(
-        AdamwUpdate{static_cast<AdamwFactors*>(factors_.view().raw()), parameter.data<float>(),
-                    gradient.data<float>(), part(m_), part(v_), count, adamw_rule(options_)},
+        AdamwUpdate{steps_.factors(), parameter.data<float>(), gradient.data<float>(), part(m_),
+                    part(v_), count, steps_.rule()},
         ceil_div(count, AdamwUpdate::kChunk));
   }
 
@@ -59,13 +65,12 @@ class AdamwState : public OptimizerState {
   void visit(const std::string& name, const StateVisitor& visitor) const override {
     visitor({name + ".m", StateRole::moment, m_.view(), true});
     visitor({name + ".v", StateRole::moment, v_.view(), true});
-    visitor({name + ".adamw", StateRole::counter, factors_.view(), true});
+    steps_.visit(name, visitor);
   }
 
  private:
-  OptimizerOptions options_;
-  OwnedTensor m_, v_;    // f32 [count]
-  OwnedTensor factors_;  // AdamwFactors
+  OwnedTensor m_, v_;  // f32 [count]
+  AdamwSteps steps_;
 };
 
 class AdamW : public Optimizer {

@@ -1,7 +1,6 @@
 #include "optim/adamw_8bit.h"
 
 #include "optim/adamw.h"
-#include "optim/adamw.rows.h"
 #include "optim/adamw_8bit.rows.h"
 #include "optim/rotate_moments.h"
 
@@ -17,15 +16,14 @@ constexpr int64_t kSmallest = 4096;
 class Adamw8bitState : public OptimizerState {
  public:
   Adamw8bitState(Memory& memory, int64_t count, const OptimizerOptions& options)
-      : options_(options),
-        m_(memory, Purpose::optimizer, DType::u8, {count}),
+      : m_(memory, Purpose::optimizer, DType::u8, {count}),
         v_(memory, Purpose::optimizer, DType::u8, {count}),
         m_absmax_(memory, Purpose::optimizer, DType::f32, {ceil_div(count, kMomentBlock)}),
         v_absmax_(memory, Purpose::optimizer, DType::f32, {ceil_div(count, kMomentBlock)}),
-        factors_(memory, Purpose::optimizer, DType::u8, {sizeof(AdamwFactors)}) {}
+        steps_(memory, options) {}
 
   void begin(Context& context, double learning_rate_scale, double weight_decay) override {
-    count_adamw_step(context, factors_.view(), options_, learning_rate_scale, weight_decay);
+    steps_.begin(context, learning_rate_scale, weight_decay);
   }
 
   void update(Context& context, const Tensor& parameter, const Tensor& gradient,
@@ -42,7 +40,7 @@ class Adamw8bitState : public OptimizerState {
     const Adamw8bitUpdate update{signed_dynamic_map(),
                                  unsigned_dynamic_map(),
                                  context.scalars,
-                                 static_cast<AdamwFactors*>(factors_.view().raw()),
+                                 steps_.factors(),
                                  parameter.data<float>(),
                                  gradient.data<float>(),
                                  codes(m_),
@@ -51,7 +49,7 @@ class Adamw8bitState : public OptimizerState {
                                  scales(v_absmax_),
                                  count,
                                  first_block,
-                                 adamw_rule(options_)};
+                                 steps_.rule()};
     context.ops.launch(update, update.rows());
   }
 
@@ -66,7 +64,7 @@ class Adamw8bitState : public OptimizerState {
     visitor({name + ".m_absmax", StateRole::moment, m_absmax_.view(), true});
     visitor({name + ".v", StateRole::moment, v_.view(), true});
     visitor({name + ".v_absmax", StateRole::moment, v_absmax_.view(), true});
-    visitor({name + ".adamw", StateRole::counter, factors_.view(), true});
+    steps_.visit(name, visitor);
   }
 
  private:
@@ -86,10 +84,9 @@ class Adamw8bitState : public OptimizerState {
         absmax.size());
   }
 
-  OptimizerOptions options_;
   OwnedTensor m_, v_;                // u8 [count]
   OwnedTensor m_absmax_, v_absmax_;  // f32 [blocks]; all 0 at first, so that every code means 0
-  OwnedTensor factors_;              // AdamwFactors
+  AdamwSteps steps_;
 };
 
 class Adamw8bit : public Optimizer {

@@ -4,16 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "base/error.h"
-
 namespace jackscrew {
-
-ScheduleKind parse_schedule(std::string_view name) {
-  if (name == "constant") return ScheduleKind::constant;
-  if (name == "linear") return ScheduleKind::linear;
-  if (name == "cosine") return ScheduleKind::cosine;
-  fail(ErrorKind::usage, "unknown lr_scheduler_type {}", name);
-}
 
 int64_t warmup_from_ratio(double ratio, int64_t total_steps) {
   const auto share = static_cast<int64_t>(std::ceil(ratio * static_cast<double>(total_steps)));

@@ -2,14 +2,17 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+
+#include "base/choices.h"
 
 namespace jackscrew {
 
 enum class ScheduleKind { constant, linear, cosine };
 
-// Throws Error(usage) for an unknown name.
-ScheduleKind parse_schedule(std::string_view name);
+// As lr_scheduler_type has them.
+inline constexpr Choices kSchedules("constant linear cosine",
+                                    std::array{ScheduleKind::constant, ScheduleKind::linear,
+                                               ScheduleKind::cosine});
 
 // The warm-up steps: `ratio` of all steps, rounded up as transformers does, but fewer than all: the
 // first step has the rate 0, and a run of one step would learn nothing.

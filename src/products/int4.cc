@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "products/dense.h"
 #include "products/int4.rows.h"
 #include "products/int8.h"
 #include "products/int8_gradient.h"
+#include "products/rounded.h"
 #include "products/weight_panels.h"
 
 namespace jackscrew {
@@ -19,13 +19,12 @@ namespace {
 // The largest 4-bit code of dy: symmetric, so that rounding has no bias.
 constexpr int32_t kInt4Gradient = 7;
 
-class Int4Product : public Product {
+class Int4Product : public RoundedProduct {
  public:
   explicit Int4Product(const Int4Options& options)
       : name_(options.name), wide_(options.wide), block_(options.block) {}
 
   const char* name() const override { return name_; }
-  DType activation_dtype() const override { return DType::f32; }
   DType operand_dtype() const override { return DType::bf16; }
 
   const Product& product_of(const WeightSpec& weight) const override {
@@ -44,18 +43,6 @@ class Int4Product : public Product {
     return {x, to};
   }
 
-  void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
-               Accumulate accumulate) const override {
-    if (is_single_token(a.x)) {
-      f32_product().forward(context, a, use, y, accumulate);
-      return;
-    }
-    for_panels(context, use.weight, [&](const Int8Rows& panel, int64_t begin, int64_t end) {
-      context.ops.gemm_int8(a.rows, panel, Transpose::yes, y.columns(begin, end), accumulate,
-                            context.scratch);
-    });
-  }
-
   Gradient backward(Context& context, const Operand& a, const Tensor& dy,
                     const LinearUse& use) const override {
     Gradient g(context, *this, use.weight);
@@ -65,11 +52,16 @@ class Int4Product : public Product {
     return g;
   }
 
-  void add_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const override {
-    if (is_single_token(g.x)) {
-      f32_product().add_dx(g, dx, accumulate);
-      return;
-    }
+ private:
+  void rounded_forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
+                       Accumulate accumulate) const override {
+    for_panels(context, use.weight, [&](const Int8Rows& panel, int64_t begin, int64_t end) {
+      context.ops.gemm_int8(a.rows, panel, Transpose::yes, y.columns(begin, end), accumulate,
+                            context.scratch);
+    });
+  }
+
+  void rounded_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const override {
     Context& context = g.context();
     const Arena::Frame frame(context.scratch);
     const Tensor rotated = context.scratch.tensor(DType::f32, {dx.rows(), dx.cols()});
@@ -83,11 +75,7 @@ class Int4Product : public Product {
     rotate_back(context, rotated, wide_ ? Tensor() : g.x, dx, accumulate);
   }
 
-  void add_dw(const Gradient& g, const Tensor& d) const override {
-    if (is_single_token(g.x)) {
-      f32_product().add_dw(g, d);
-      return;
-    }
+  void rounded_dw(const Gradient& g, const Tensor& d) const override {
     Context& context = g.context();
     const Weight& weight = g.weight();
     const Arena::Frame frame(context.scratch);
@@ -109,14 +97,6 @@ class Int4Product : public Product {
     }
   }
 
-  void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
-    f32_product().add_left(g, p, r);
-  }
-  void add_right(const Gradient& g, const Tensor& q, const Tensor& r) const override {
-    f32_product().add_right(g, q, r);
-  }
-
- private:
   int64_t block_of(int64_t width) const {
     return block_ > 0 ? block_ : largest_hadamard_block(width);
   }

@@ -9,6 +9,7 @@
 #include "products/int4.h"
 #include "products/int4_paper.rows.h"
 #include "products/int4_split.rows.h"
+#include "products/rounded.h"
 #include "products/weight_panels.h"
 
 namespace jackscrew {
@@ -28,12 +29,11 @@ enum KeptTensor : size_t { kScalars, kCodes, kSquares, kGradientOfX, kKeptTensor
 // The scalars: the steps of W and of x, and the value of one low bin of dy.
 enum ScalarSlot : int64_t { kScalarW, kScalarX, kScalarUnit, kScalarCount };
 
-class Int4PaperProduct : public Product {
+class Int4PaperProduct : public RoundedProduct {
  public:
   explicit Int4PaperProduct(const Int4PaperOptions& options) : options_(options) {}
 
   const char* name() const override { return "int4"; }
-  DType activation_dtype() const override { return DType::f32; }
   DType operand_dtype() const override { return DType::f32; }
 
   const Product& product_of(const WeightSpec& weight) const override {
@@ -80,35 +80,6 @@ class Int4PaperProduct : public Product {
 
   Operand prepare(Context&, const Tensor& x) const override { return {x}; }
 
-  void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
-               Accumulate accumulate) const override {
-    if (is_single_token(a.x)) {
-      f32_product().forward(context, a, use, y, accumulate);
-      return;
-    }
-    const Arena::Frame frame(context.scratch);
-    const Use of{context, use.weight, a.x, use.product_parameters};
-    const Tensor steps = steps_of(of);
-    const int64_t groups = ceil_div(a.x.cols(), kInt8Group);
-    const Int8Rows x{context.scratch.tensor(DType::i8, {a.x.rows(), a.x.cols()}),
-                     context.scratch.tensor(DType::f32, {a.x.rows(), groups})};
-    quantize(of, a.x, steps, kScalarX,
-             {.codes = x.codes.data<int8_t>(), .scales = x.scales.data<float>(), .copies = groups});
-    for_panels(of, [&](const Tensor& values, int64_t begin, int64_t end) {
-      const Arena::Frame panel_frame(context.scratch);
-      const Int8Rows w{context.scratch.tensor(DType::i8, {values.rows(), values.cols()}),
-                       context.scratch.tensor(DType::f32, {values.rows()})};
-      // W's scale is the product of both steps, so that sums of x's codes stay integers.
-      quantize(of, values, steps, kScalarW,
-               {.other = at(steps, kScalarX),
-                .codes = w.codes.data<int8_t>(),
-                .scales = w.scales.data<float>(),
-                .copies = 1});
-      context.ops.gemm_int8(x, w, Transpose::yes, y.columns(begin, end), accumulate,
-                            context.scratch);
-    });
-  }
-
   Gradient backward(Context& context, const Operand& a, const Tensor& dy,
                     const LinearUse& use) const override {
     Gradient g(context, *this, use.weight);
@@ -122,50 +93,6 @@ class Int4PaperProduct : public Product {
     // Both the step of x and the layers below need the gradient of x.
     g.kept[kGradientOfX] = gradient_of_x(g);
     return g;
-  }
-
-  void add_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const override {
-    if (is_single_token(g.x)) {
-      f32_product().add_dx(g, dx, accumulate);
-      return;
-    }
-    const Arena::Frame frame(g.context().scratch);
-    rotate_back(g, g.kept[kGradientOfX], g.x, kScalarX, dx, accumulate);
-  }
-
-  void add_dw(const Gradient& g, const Tensor& d) const override {
-    if (is_single_token(g.x)) {
-      f32_product().add_dw(g, d);
-      return;
-    }
-    for_gradient_of_w(g, [&](const Tensor& gradient, const Tensor& w, int64_t begin, int64_t end) {
-      rotate_back(g, gradient, w, kScalarW, d.rows(begin, end), Accumulate::yes);
-    });
-  }
-
-  // Of the gradient that add_dw() adds, panel by panel: what was clipped has none in a projection
-  // either.
-  void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
-    if (is_single_token(g.x)) {
-      f32_product().add_left(g, p, r);
-      return;
-    }
-    for_gradient_of_w(g, [&](const Tensor& gradient, const Tensor& w, int64_t begin, int64_t end) {
-      const Tensor panel = turned_back(g, gradient, w);
-      g.context().ops.gemm(panel, Transpose::yes, p.rows(begin, end), Transpose::no, r,
-                           Accumulate::yes);
-    });
-  }
-  void add_right(const Gradient& g, const Tensor& q, const Tensor& r) const override {
-    if (is_single_token(g.x)) {
-      f32_product().add_right(g, q, r);
-      return;
-    }
-    for_gradient_of_w(g, [&](const Tensor& gradient, const Tensor& w, int64_t begin, int64_t end) {
-      const Tensor panel = turned_back(g, gradient, w);
-      g.context().ops.gemm(panel, Transpose::no, q, Transpose::no, r.rows(begin, end),
-                           Accumulate::yes);
-    });
   }
 
   void add_parameter_gradient(const Gradient& g, size_t place, const Tensor& d) const override {
@@ -210,6 +137,60 @@ class Int4PaperProduct : public Product {
   }
 
  private:
+  void rounded_forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
+                       Accumulate accumulate) const override {
+    const Arena::Frame frame(context.scratch);
+    const Use of{context, use.weight, a.x, use.product_parameters};
+    const Tensor steps = steps_of(of);
+    const int64_t groups = ceil_div(a.x.cols(), kInt8Group);
+    const Int8Rows x{context.scratch.tensor(DType::i8, {a.x.rows(), a.x.cols()}),
+                     context.scratch.tensor(DType::f32, {a.x.rows(), groups})};
+    quantize(of, a.x, steps, kScalarX,
+             {.codes = x.codes.data<int8_t>(), .scales = x.scales.data<float>(), .copies = groups});
+    for_panels(of, [&](const Tensor& values, int64_t begin, int64_t end) {
+      const Arena::Frame panel_frame(context.scratch);
+      const Int8Rows w{context.scratch.tensor(DType::i8, {values.rows(), values.cols()}),
+                       context.scratch.tensor(DType::f32, {values.rows()})};
+      // W's scale is the product of both steps, so that sums of x's codes stay integers.
+      quantize(of, values, steps, kScalarW,
+               {.other = at(steps, kScalarX),
+                .codes = w.codes.data<int8_t>(),
+                .scales = w.scales.data<float>(),
+                .copies = 1});
+      context.ops.gemm_int8(x, w, Transpose::yes, y.columns(begin, end), accumulate,
+                            context.scratch);
+    });
+  }
+
+  void rounded_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const override {
+    const Arena::Frame frame(g.context().scratch);
+    rotate_back(g, g.kept[kGradientOfX], g.x, kScalarX, dx, accumulate);
+  }
+
+  void rounded_dw(const Gradient& g, const Tensor& d) const override {
+    for_gradient_of_w(g, [&](const Tensor& gradient, const Tensor& w, int64_t begin, int64_t end) {
+      rotate_back(g, gradient, w, kScalarW, d.rows(begin, end), Accumulate::yes);
+    });
+  }
+
+  // Of the gradient that add_dw() adds, panel by panel: what was clipped has none in a projection
+  // either.
+  void rounded_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
+    for_gradient_of_w(g, [&](const Tensor& gradient, const Tensor& w, int64_t begin, int64_t end) {
+      const Tensor panel = turned_back(g, gradient, w);
+      g.context().ops.gemm(panel, Transpose::yes, p.rows(begin, end), Transpose::no, r,
+                           Accumulate::yes);
+    });
+  }
+
+  void rounded_right(const Gradient& g, const Tensor& q, const Tensor& r) const override {
+    for_gradient_of_w(g, [&](const Tensor& gradient, const Tensor& w, int64_t begin, int64_t end) {
+      const Tensor panel = turned_back(g, gradient, w);
+      g.context().ops.gemm(panel, Transpose::no, q, Transpose::no, r.rows(begin, end),
+                           Accumulate::yes);
+    });
+  }
+
   // A weight and its input.
   struct Use {
     Context& context;

@@ -5,6 +5,7 @@
 #include "products/dense.h"
 #include "products/int8.rows.h"
 #include "products/int8_gradient.h"
+#include "products/rounded.h"
 #include "products/weight_panels.h"
 #include "quant/int8.h"
 
@@ -12,12 +13,11 @@ namespace jackscrew {
 
 namespace {
 
-class Int8Product : public Product {
+class Int8Product : public RoundedProduct {
  public:
   explicit Int8Product(const Int8Options& options) : weight_gradient_(options.weight_gradient) {}
 
   const char* name() const override { return "int8"; }
-  DType activation_dtype() const override { return DType::f32; }
   DType operand_dtype() const override { return DType::bf16; }
   OptionOfDw option_of_dw_alone() const override {
     if (!weight_gradient_) return {};
@@ -34,18 +34,6 @@ class Int8Product : public Product {
     return {x, to};
   }
 
-  void forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
-               Accumulate accumulate) const override {
-    if (is_single_token(a.x)) {
-      f32_product().forward(context, a, use, y, accumulate);
-      return;
-    }
-    for_panels(context, use.weight, [&](const Int8Rows& panel, int64_t begin, int64_t end) {
-      context.ops.gemm_int8(a.rows, panel, Transpose::yes, y.columns(begin, end), accumulate,
-                            context.scratch);
-    });
-  }
-
   Gradient backward(Context& context, const Operand& a, const Tensor& dy,
                     const LinearUse& use) const override {
     Gradient g(context, *this, use.weight);
@@ -54,11 +42,16 @@ class Int8Product : public Product {
     return g;
   }
 
-  void add_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const override {
-    if (is_single_token(g.x)) {
-      f32_product().add_dx(g, dx, accumulate);
-      return;
-    }
+ private:
+  void rounded_forward(Context& context, const Operand& a, const LinearUse& use, const Tensor& y,
+                       Accumulate accumulate) const override {
+    for_panels(context, use.weight, [&](const Int8Rows& panel, int64_t begin, int64_t end) {
+      context.ops.gemm_int8(a.rows, panel, Transpose::yes, y.columns(begin, end), accumulate,
+                            context.scratch);
+    });
+  }
+
+  void rounded_dx(const Gradient& g, const Tensor& dx, Accumulate accumulate) const override {
     Context& context = g.context();
     Accumulate now = accumulate;
     for_panels(context, g.weight(), [&](const Int8Rows& panel, int64_t begin, int64_t end) {
@@ -69,8 +62,8 @@ class Int8Product : public Product {
     });
   }
 
-  void add_dw(const Gradient& g, const Tensor& d) const override {
-    if (!weight_gradient_ || is_single_token(g.x)) {
+  void rounded_dw(const Gradient& g, const Tensor& d) const override {
+    if (!weight_gradient_) {
       f32_product().add_dw(g, d);
       return;
     }
@@ -80,14 +73,7 @@ class Int8Product : public Product {
     const Int8Rows x = columns_in_bytes(context, g.x);
     context.ops.gemm_int8(dy, x, Transpose::no, d, Accumulate::yes, context.scratch);
   }
-  void add_left(const Gradient& g, const Tensor& p, const Tensor& r) const override {
-    f32_product().add_left(g, p, r);
-  }
-  void add_right(const Gradient& g, const Tensor& q, const Tensor& r) const override {
-    f32_product().add_right(g, q, r);
-  }
 
- private:
   // Calls body(panel, begin, end) over all rows of the weight. A panel holds rows as int8_row would
   // store them; a weight that is stored so is its own panel.
   template <class Body>

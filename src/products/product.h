@@ -89,11 +89,6 @@ class Product : public Contributor {
   // to row 1 that number. Adds nothing once the data no longer decide. The parameter is then set to
   // the mean over the step, however that was cut into micro-batches and ranks.
   virtual void add_parameter_start(const Gradient& g, size_t place, const Tensor& d) const;
-
- protected:
-  // A single token is bound by reading the weight, which rounding would not make faster: products
-  // that round compute it in f32.
-  static bool is_single_token(const Tensor& x) { return x.rows() == 1; }
 };
 
 // A row of the table of products.

@@ -1,7 +1,7 @@
-// A Format made from a Block (see decode_row.h): all that the GGUF formats have in common.
+// A Format made from a Block (see block_row.h): all that the GGUF formats have in common.
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 #include "quant/format.h"
 
 namespace jackscrew {

@@ -5,16 +5,19 @@
 // of codes for each.
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 
 namespace jackscrew {
 
 // Twice the value of each code; there is no -0.
-using Fp4Values = float[16];
-JACKSCREW_ROW const Fp4Values& fp4_values() {
-  static constexpr Fp4Values kValues = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-  return kValues;
-}
+struct Fp4Values {
+  static constexpr int kLargest = 12;
+  JACKSCREW_ROW static const SixteenValues& values() {
+    static constexpr SixteenValues kValues = {0, 1,  2,  3,  4,  6,  8,  12,
+                                              0, -1, -2, -3, -4, -6, -8, -12};
+    return kValues;
+  }
+};
 
 // 2^(exponent - 128), which is subnormal for exponents of 0 and 1.
 JACKSCREW_ROW float mxfp4_scale(uint32_t exponent) {
@@ -30,29 +33,15 @@ JACKSCREW_ROW float nvfp4_scale(uint32_t bits) {
   return bits == 0x7F ? 0.0f : exponent == 0 ? subnormal : normal;
 }
 
-// Byte i holds elements i (low nibble) and i + 16.
-struct MXFP4Block {
+struct MXFP4Block : TableDot<Fp4Values> {
   static constexpr int64_t kElements = 32;
   static constexpr int64_t kBytes = 17;
 
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
-    const float scale = mxfp4_scale(block[0]);
-    const auto codes = team.sixteen(block + 1);
-    const auto low = team.lookup(fp4_values(), codes, 0);
-    const auto high = team.lookup(fp4_values(), codes, 4);
-    team.each(16, [&](int64_t i) {
-      store(i, scale * low[i]);
-      store(i + 16, scale * high[i]);
-    });
+    decode_halves(team, Fp4Values::values(), mxfp4_scale(block[0]), block + 1, 0, store);
   }
 
-  static constexpr DotLayout kDotLayout = DotLayout::halves;
-  static constexpr DotScales kDotScales = DotScales::groups;
-  template <class Dot>
-  JACKSCREW_ROW static auto numbers() {
-    return typename Dot::template Table<12>(fp4_values());
-  }
   template <int kBlocks, class Dot, class Numbers>
   JACKSCREW_ROW static void dot(Dot& dot, const Numbers& numbers, const uint8_t* blocks,
                                 const typename Dot::Input& x) {
@@ -79,7 +68,7 @@ struct NVFP4Block {
       const float scale = nvfp4_scale(block[group]);
       const uint64_t bytes = load_u64(block + 4 + 8 * group);
       const auto codes = team.sixteen(bytes & kNibbles, bytes >> 4 & kNibbles);
-      const auto values = team.lookup(fp4_values(), codes, 0);
+      const auto values = team.lookup(Fp4Values::values(), codes, 0);
       team.each(16, [&](int64_t i) { store(16 * group + i, scale * values[i]); });
     }
   }

@@ -15,7 +15,7 @@
 //               const GroupRounding&)
 //     the whole of a group
 // `element` is the place of the first in the flattening. Values are products of a code's number and
-// a scale, or round by themselves: see decode_row.h about fused sums.
+// a scale, or round by themselves: see block_row.h about fused sums.
 #pragma once
 
 #include "kernels/row_dot.h"

@@ -8,7 +8,7 @@
 // Value: d * (2 scale + 1) * (number +- 1/8).
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 #include "quant/grid.h"
 #include "quant/iq1_grid.h"
 

@@ -9,7 +9,7 @@
 // Value: d * (0.5 + scale) / 4 * number.
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 #include "quant/grid.h"
 #include "quant/iq2_grid.h"
 

@@ -6,7 +6,7 @@
 //   4-bit scales of 32 elements each. Value: d * (1 + 2 scale) * number.
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 #include "quant/grid.h"
 #include "quant/iq3_grid.h"
 

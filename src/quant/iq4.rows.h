@@ -4,45 +4,28 @@
 // bytes), their low four (4 bytes), 128 bytes of codes. Value: d * (scale - 32) * number.
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 
 namespace jackscrew {
 
-using Iq4Values = float[16];
-JACKSCREW_ROW const Iq4Values& iq4_values() {
-  static constexpr Iq4Values kValues = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                        1,    13,   25,  38,  53,  69,  89,  113};
-  return kValues;
-}
+struct Iq4Values {
+  static constexpr int kLargest = 127;
+  JACKSCREW_ROW static const SixteenValues& values() {
+    static constexpr SixteenValues kValues = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                              1,    13,   25,  38,  53,  69,  89,  113};
+    return kValues;
+  }
+};
 
-// 32 elements, of which byte i holds i (low nibble) and i + 16, from element `to` on.
-template <class Team, class Store>
-JACKSCREW_ROW void decode_iq4(const Team& team, float scale, const uint8_t* bytes, int64_t to,
-                              const Store& store) {
-  const auto codes = team.sixteen(bytes);
-  const auto low = team.lookup(iq4_values(), codes, 0);
-  const auto high = team.lookup(iq4_values(), codes, 4);
-  team.each(16, [&](int64_t i) {
-    store(to + i, scale * low[i]);
-    store(to + i + 16, scale * high[i]);
-  });
-}
-
-struct IQ4_NLBlock {
+struct IQ4_NLBlock : TableDot<Iq4Values> {
   static constexpr int64_t kElements = 32;
   static constexpr int64_t kBytes = 18;
 
   template <class Team, class Store>
   JACKSCREW_ROW static void decode(const Team& team, const uint8_t* block, const Store& store) {
-    decode_iq4(team, load_f16(team, block), block + 2, 0, store);
+    decode_halves(team, Iq4Values::values(), load_f16(team, block), block + 2, 0, store);
   }
 
-  static constexpr DotLayout kDotLayout = DotLayout::halves;
-  static constexpr DotScales kDotScales = DotScales::groups;
-  template <class Dot>
-  JACKSCREW_ROW static auto numbers() {
-    return typename Dot::template Table<127>(iq4_values());
-  }
   template <int kBlocks, class Dot, class Numbers>
   JACKSCREW_ROW static void dot(Dot& dot, const Numbers& numbers, const uint8_t* blocks,
                                 const typename Dot::Input& x) {
@@ -54,7 +37,7 @@ struct IQ4_NLBlock {
   }
 };
 
-struct IQ4_XSBlock {
+struct IQ4_XSBlock : TableDot<Iq4Values> {
   static constexpr int64_t kElements = 256;
   static constexpr int64_t kBytes = 136;
 
@@ -66,16 +49,10 @@ struct IQ4_XSBlock {
       const int32_t low = block[4 + group / 2] >> group % 2 * 4 & 15;
       const auto high = static_cast<int32_t>(high_bits >> 2 * static_cast<uint32_t>(group) & 3);
       const float scale = d * static_cast<float>((low | high << 4) - 32);
-      decode_iq4(team, scale, block + 8 + 16 * group, 32 * group, store);
+      decode_halves(team, Iq4Values::values(), scale, block + 8 + 16 * group, 32 * group, store);
     }
   }
 
-  static constexpr DotLayout kDotLayout = DotLayout::halves;
-  static constexpr DotScales kDotScales = DotScales::groups;
-  template <class Dot>
-  JACKSCREW_ROW static auto numbers() {
-    return typename Dot::template Table<127>(iq4_values());
-  }
   template <int kBlocks, class Dot, class Numbers>
   JACKSCREW_ROW static void dot(Dot& dot, const Numbers& numbers, const uint8_t* blocks,
                                 const typename Dot::Input& x) {

@@ -19,7 +19,9 @@ const std::array<uint8_t, kHalves> kNearest = [] {
   std::array<uint8_t, kHalves> nearest{};
   uint8_t code = 0;
   for (int half = 0; half < kHalves; ++half) {
-    const auto meets = [&] { return iq4_values()[code] + iq4_values()[code + 1] + 2.0f * 127.0f; };
+    const auto meets = [&] {
+      return Iq4Values::values()[code] + Iq4Values::values()[code + 1] + 2.0f * 127.0f;
+    };
     while (code < 15 && static_cast<float>(half) >= meets()) ++code;
     nearest[static_cast<size_t>(half)] = code;
   }
@@ -41,7 +43,7 @@ double best_table_scale(const float* x, const double* weights) {
   for (const double end : {-127.0, 113.0}) {
     for (int step = -kSteps; step <= kSteps; ++step) {
       best.try_inverse((end + 2.0 * step) / extreme, [](double value) {
-        return static_cast<double>(iq4_values()[nearest_number(value)]);
+        return static_cast<double>(Iq4Values::values()[nearest_number(value)]);
       });
     }
   }
@@ -52,7 +54,7 @@ uint32_t table_code(double scale, double x) {
   return nearest_number(scale != 0.0 ? x / scale : 0.0);
 }
 double table_value(double scale, uint32_t code) {
-  return scale * static_cast<double>(iq4_values()[code]);
+  return scale * static_cast<double>(Iq4Values::values()[code]);
 }
 
 struct Iq4NlEncoder {

@@ -11,6 +11,30 @@
 
 namespace jackscrew {
 
+// Calls f<bits>() for the bits of a group's codes.
+template <class F>
+JACKSCREW_ROW void with_bits(int32_t bits, const F& f) {
+  switch (bits) {
+    case 2:
+      f.template operator()<2>();
+      break;
+    case 3:
+      f.template operator()<3>();
+      break;
+    case 4:
+      f.template operator()<4>();
+      break;
+    case 5:
+      f.template operator()<5>();
+      break;
+    case 6:
+      f.template operator()<6>();
+      break;
+    default:
+      f.template operator()<8>();
+  }
+}
+
 // A matrix: the parts of packed.h.
 template <class Scale>
 struct PackedMatrix {
@@ -101,25 +125,9 @@ struct PackedMatrix {
       const uint8_t* from = of_row + group.offset;
       const float s = scale(team, row, g);
       const int32_t z = zero(row, g, group.bits);
-      switch (group.bits) {
-        case 2:
-          each_of<2>(team, from, group, s, z, take, taken);
-          break;
-        case 3:
-          each_of<3>(team, from, group, s, z, take, taken);
-          break;
-        case 4:
-          each_of<4>(team, from, group, s, z, take, taken);
-          break;
-        case 5:
-          each_of<5>(team, from, group, s, z, take, taken);
-          break;
-        case 6:
-          each_of<6>(team, from, group, s, z, take, taken);
-          break;
-        default:
-          each_of<8>(team, from, group, s, z, take, taken);
-      }
+      with_bits(group.bits, [&]<int kBits>() JACKSCREW_INLINE_LAMBDA {
+        each_of<kBits>(team, from, group, s, z, take, taken);
+      });
     }
   }
 };
@@ -222,25 +230,9 @@ struct DotPacked {
       const uint8_t* from = of_row + of.offset + (begin - of.first) / 32 * 4 * of.bits;
       const float scale = matrix.scale(team, row, group);
       const int32_t zero = matrix.zero(row, group, of.bits);
-      switch (of.bits) {
-        case 2:
-          add<2>(dot, from, scale, zero, in, begin - first, end - first);
-          break;
-        case 3:
-          add<3>(dot, from, scale, zero, in, begin - first, end - first);
-          break;
-        case 4:
-          add<4>(dot, from, scale, zero, in, begin - first, end - first);
-          break;
-        case 5:
-          add<5>(dot, from, scale, zero, in, begin - first, end - first);
-          break;
-        case 6:
-          add<6>(dot, from, scale, zero, in, begin - first, end - first);
-          break;
-        default:
-          add<8>(dot, from, scale, zero, in, begin - first, end - first);
-      }
+      with_bits(of.bits, [&]<int kBits>() JACKSCREW_INLINE_LAMBDA {
+        add<kBits>(dot, from, scale, zero, in, begin - first, end - first);
+      });
     }
     return dot.total();
   }

@@ -3,7 +3,7 @@
 // if the third bit is not set.
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 
 namespace jackscrew {
 

@@ -1,7 +1,7 @@
 // Q4_0: 32 elements in 18 bytes: f16 d, 16 bytes of nibbles q. Value: d * (q - 8).
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 
 namespace jackscrew {
 

@@ -1,7 +1,7 @@
 // Q4_1: 32 elements in 20 bytes: f16 d, f16 m, 16 bytes of nibbles q. Value: d * q + m.
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 
 namespace jackscrew {
 

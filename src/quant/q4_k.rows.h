@@ -2,7 +2,7 @@
 // of 32, 128 bytes of nibbles q. Value: d * scale * q - dmin * minimum.
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 #include "quant/k_scales.h"
 
 namespace jackscrew {

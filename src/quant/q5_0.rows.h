@@ -1,7 +1,7 @@
 // Q5_0: 32 elements in 22 bytes: f16 d, 32 fifth bits, 16 bytes of nibbles. Value: d * (q - 16).
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 
 namespace jackscrew {
 

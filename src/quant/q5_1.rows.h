@@ -2,7 +2,7 @@
 // Value: d * q + m.
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 
 namespace jackscrew {
 

@@ -2,7 +2,7 @@
 // byte scales of 16 groups of 16, f16 d. Value: d * scale * (q - 32).
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 
 namespace jackscrew {
 

@@ -1,7 +1,7 @@
 // Q8_0: 32 elements in 34 bytes: f16 d, 32 signed bytes q. Value: d * q.
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 
 namespace jackscrew {
 

@@ -3,7 +3,7 @@
 // TQ2_0, 66 bytes: 64 bytes of four numbers each, in bit pairs, d.
 #pragma once
 
-#include "quant/decode_row.h"
+#include "quant/block_row.h"
 
 namespace jackscrew {
 

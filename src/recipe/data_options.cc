@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/choices.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "data/dataset.h"
@@ -12,6 +13,10 @@ namespace jackscrew {
 namespace {
 
 using enum OptionType;
+
+constexpr Choices kLongRecords("truncate drop error",
+                               std::array{LongRecord::truncate, LongRecord::drop,
+                                          LongRecord::error});
 
 constexpr OptionSpec kDataOptions[] = {
     {.name = "data",
@@ -56,7 +61,7 @@ constexpr OptionSpec kDataOptions[] = {
      .type = text,
      .default_text = "truncate",
      .help = "records longer than sequence_len: truncate (their end is lost), drop, or error",
-     .choices = "truncate drop error"},
+     .choices = kLongRecords.words},
     {.name = "packing",
      .type = boolean,
      .default_text = "true",
@@ -68,11 +73,6 @@ constexpr OptionSpec kDataOptions[] = {
      .help = "compute the loss on prompts too, not only on answers",
      .aliases = "train_on_prompt"},
 };
-
-LongRecord long_record_of(const std::string& name) {
-  if (name == "drop") return LongRecord::drop;
-  return name == "error" ? LongRecord::error : LongRecord::truncate;
-}
 
 }  // namespace
 
@@ -89,7 +89,7 @@ void DataSettings::read(const OptionSet& options) {
   eval_data = options.list("eval_data");
   val_size = options.number("val_size");
   max_samples = options.integer("max_samples");
-  long_record = long_record_of(options.text("excess_length_strategy"));
+  long_record = kLongRecords[options.text("excess_length_strategy")];
   sequence_len = options.integer("sequence_len");
   packing = options.boolean("packing");
   train_on_inputs = options.boolean("train_on_inputs");

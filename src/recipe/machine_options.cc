@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/parallel.h"
 #include "kernels/device.h"
+#include "kernels/isa.h"
 
 namespace jackscrew {
 
@@ -13,48 +14,46 @@ using enum OptionType;
 // More than any machine has processors. With many more, OpenMP ends the program by itself.
 constexpr double kMostThreads = 4096;
 
-constexpr OptionSpec kMachineOptions[] = {
-    {.name = "device",
-     .type = text,
-     .default_text = "auto",
-     .help = "where to compute: cpu, cuda:N, or cuda (cuda:0; of several ranks each its own); "
-             "auto: cpu",
-     .affects_result = false},
-    {.name = "threads",
-     .type = integer,
-     .default_text = "all",
-     .help = "CPU threads, up to 4096; all (or 0): as many as the process may use",
-     .choices = "all",
-     .min = 0,
-     .max = kMostThreads,
-     .affects_result = false},
-    {.name = "isa",
-     .type = text,
-     .default_text = "auto",
-     .help = "CPU instruction set; auto: the best of this machine",
-     .choices = "auto x86-64-v3 x86-64-v4 x86-64-v4-vnni x86-64-v4-bf16 "
-                "x86-64-v4-amx",
-     .affects_result = false},  // checkpoints record the one that was used
-    {.name = "device_memory",
-     .type = bytes,
-     .default_text = "auto",
-     .help = "hard limit on device memory, such as 16GiB; auto: what is free",
-     .choices = "auto",
-     .min = 1,
-     .affects_result = false},
-    {.name = "host_memory",
-     .type = bytes,
-     .default_text = "auto",
-     .help = "hard limit on host memory beside the device's: masters, what GPUs of several ranks "
-             "exchange",
-     .choices = "auto",
-     .min = 1,
-     .affects_result = false},
-};
-
 }  // namespace
 
 std::span<const OptionSpec> machine_options() {
+  static const OptionSpec kMachineOptions[] = {
+      {.name = "device",
+       .type = text,
+       .default_text = "auto",
+       .help = "where to compute: cpu, cuda:N, or cuda (cuda:0; of several ranks each its own); "
+               "auto: cpu",
+       .affects_result = false},
+      {.name = "threads",
+       .type = integer,
+       .default_text = "all",
+       .help = "CPU threads, up to 4096; all (or 0): as many as the process may use",
+       .choices = "all",
+       .min = 0,
+       .max = kMostThreads,
+       .affects_result = false},
+      {.name = "isa",
+       .type = text,
+       .default_text = "auto",
+       .help = "CPU instruction set; auto: the best of this machine",
+       .choices = isa_names().c_str(),
+       .affects_result = false},  // checkpoints record the one that was used
+      {.name = "device_memory",
+       .type = bytes,
+       .default_text = "auto",
+       .help = "hard limit on device memory, such as 16GiB; auto: what is free",
+       .choices = "auto",
+       .min = 1,
+       .affects_result = false},
+      {.name = "host_memory",
+       .type = bytes,
+       .default_text = "auto",
+       .help = "hard limit on host memory beside the device's: masters, what GPUs of several ranks "
+               "exchange",
+       .choices = "auto",
+       .min = 1,
+       .affects_result = false},
+  };
   return kMachineOptions;
 }
 

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "base/choices.h"
 #include "learners/learner.h"
 #include "products/product.h"
 #include "quant/format.h"
@@ -42,10 +43,11 @@ std::string file_storage_words() {
   });
 }
 
-WeightPlace weight_place(const std::string& name) {
-  if (name == "memory") return WeightPlace::memory;
-  return name == "mmap" ? WeightPlace::mmap : WeightPlace::automatic;
-}
+constexpr Choices kWeightPlaces("auto memory mmap",
+                                std::array{WeightPlace::automatic, WeightPlace::memory,
+                                           WeightPlace::mmap});
+constexpr Choices kAttentions("own cudnn",
+                              std::array{AttentionLibrary::own, AttentionLibrary::cudnn});
 
 struct MethodWords {
   const std::string any_storage = storage_words(false);
@@ -94,7 +96,7 @@ std::span<const OptionSpec> method_options() {
        .help =
            "where frozen weights live: memory; mmap (in the map of their file, on a CPU, as far as "
            "they are read as they lie there); auto (mmap, but memory in train)",
-       .choices = "auto memory mmap",
+       .choices = kWeightPlaces.words,
        .affects_result = false},
       {.name = "product",
        .type = text,
@@ -110,7 +112,7 @@ std::span<const OptionSpec> method_options() {
        .type = text,
        .default_text = "own",
        .help = "attention kernels: own; cudnn: forward pass by cuDNN, on a GPU with product=bf16",
-       .choices = "own cudnn"},
+       .choices = kAttentions.words},
       {.name = "learner", .type = text, .default_text = "", .help = kWords.learners_help.c_str()},
       {.name = "optimizer",
        .type = text,
@@ -139,11 +141,10 @@ std::span<const OptionSpec> method_options() {
 void MethodSettings::read(const OptionSet& options) {
   method = options.text("method");
   storage = options.text("storage");
-  weights = weight_place(options.text("weights"));
+  weights = kWeightPlaces[options.text("weights")];
   product = options.text("product");
   product_exclude = options.list("product_exclude");
-  attention =
-      options.text("attention") == "cudnn" ? AttentionLibrary::cudnn : AttentionLibrary::own;
+  attention = kAttentions[options.text("attention")];
   learner = options.text("learner");
   optimizer = options.text("optimizer");
   fused_update = options.text("update") == "fused";

@@ -54,7 +54,7 @@ constexpr OptionSpec kScheduleOptions[] = {
          "learning rate schedule after warm-up: constant (elsewhere constant_with_warmup) linear "
          "cosine",
      .aliases = "lr_scheduler",
-     .choices = "constant linear cosine"},
+     .choices = kSchedules.words},
     {.name = "warmup_ratio",
      .type = number,
      .default_text = "0.03",
@@ -135,7 +135,7 @@ void ScheduleSettings::read(const OptionSet& options) {
   num_train_epochs = options.number("num_train_epochs");
   learning_rate = options.number("learning_rate");
   refuse_vanishing("learning_rate", learning_rate, "leave it out: auto is the method's default");
-  lr_schedule = parse_schedule(options.text("lr_scheduler_type"));
+  lr_schedule = kSchedules[options.text("lr_scheduler_type")];
   warmup_ratio = options.number("warmup_ratio");
   warmup_steps = options.integer_unless_word("warmup_steps");
   weight_decay.matrices = options.number("weight_decay");

@@ -71,10 +71,10 @@ TEST(ScheduleTest, WarmUpAsLongAsTheRun) {
 }
 
 TEST(ScheduleTest, Names) {
-  EXPECT_EQ(parse_schedule("constant"), ScheduleKind::constant);
-  EXPECT_EQ(parse_schedule("linear"), ScheduleKind::linear);
-  EXPECT_EQ(parse_schedule("cosine"), ScheduleKind::cosine);
-  EXPECT_THROW(parse_schedule("cosin"), Error);
+  EXPECT_EQ(kSchedules["constant"], ScheduleKind::constant);
+  EXPECT_EQ(kSchedules["linear"], ScheduleKind::linear);
+  EXPECT_EQ(kSchedules["cosine"], ScheduleKind::cosine);
+  EXPECT_THROW(kSchedules["cosin"], Error);
 }
 
 TEST(ScheduleTest, WarmupIsAShareOfTheStepsButNotAllOfThem) {

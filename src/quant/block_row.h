@@ -1,4 +1,5 @@
-// The row kernel that decodes any block format. A format brings a Block: sizes and
+// The row kernels of block formats: they decode rows, and multiply a single token by them. A format
+// brings a Block: sizes and
 //   template <class Team, class Store>
 //   static void decode(const Team&, const uint8_t* block, const Store& store)   // store(i, float)
 //
@@ -75,6 +76,32 @@ struct NibblesDot {
     return typename Dot::Whole{};
   }
 };
+
+// What Blocks say whose nibbles stand for whole numbers: Values::values(), of magnitudes up to
+// Values::kLargest.
+using SixteenValues = float[16];
+template <class Values>
+struct TableDot {
+  static constexpr DotLayout kDotLayout = DotLayout::halves;
+  static constexpr DotScales kDotScales = DotScales::groups;
+  template <class Dot>
+  JACKSCREW_ROW static auto numbers() {
+    return typename Dot::template Table<Values::kLargest>(Values::values());
+  }
+};
+
+// Decodes 32 of them, from element `to` on: byte i holds i (low nibble) and i + 16.
+template <class Team, class Store>
+JACKSCREW_ROW void decode_halves(const Team& team, const SixteenValues& values, float scale,
+                                 const uint8_t* bytes, int64_t to, const Store& store) {
+  const auto codes = team.sixteen(bytes);
+  const auto low = team.lookup(values, codes, 0);
+  const auto high = team.lookup(values, codes, 4);
+  team.each(16, [&](int64_t i) {
+    store(to + i, scale * low[i]);
+    store(to + i + 16, scale * high[i]);
+  });
+}
 
 // Calls f<lanes>(first block) for the vectors of codes that so many blocks of 32 elements fill.
 template <int kBlocks, class Dot, class F>

@@ -239,6 +239,7 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig& 
   }
   StoredTensor out = packed_tensor(std::move(source));
   tensors.set_bytes(out, kPacked, {kScale, kZero, kGroups});
+  out.settings = block_settings(rows, cols, 1, order.sizes.front());
   return out;
 }
 
@@ -291,6 +292,7 @@ StoredTensor read_bytes(const LayerTensors& tensors, const QuantizationConfig& c
   }
   StoredTensor out = packed_tensor(std::move(source));
   tensors.set_bytes(out, kWeight, {kScale, kZero, kGroups});
+  out.settings = block_settings(rows, cols, 1, order.sizes.front());
   return out;
 }
 

@@ -33,13 +33,15 @@ void expect_groups_of_40(const std::vector<float>& uneven, const std::vector<flo
 
 // What config_groups say, as compressed-tensors writes them.
 TEST_F(CompressedTensors, AreHeldToTheirConfiguration) {
-  const auto with = [&](const char* name, const std::string& settings) {
-    return refused_config(name, "\"ignore\"", settings + ", \"ignore\"");
+  const auto with = [&](const char* name, const std::string& fields) {
+    return refused_config(name, "\"ignore\"", fields + ", \"ignore\"");
   };
-  const auto accept = [&](const char* name, const std::string& settings) {
-    change_config(name, "\"ignore\"", settings + ", \"ignore\"");
+  const auto accept = [&](const char* name, const std::string& fields) {
+    change_config(name, "\"ignore\"", fields + ", \"ignore\"");
     EXPECT_FALSE(loaded().empty());
   };
+  // The bytes are the same: the size of groups is what a fingerprint tells them apart by.
+  const auto settings = [&] { return SafetensorsSource(directory_).find("a.weight")->settings; };
   const auto weights = [](const std::string& fields) {
     return "\"config_groups\": {\"g\": {\"weights\": {" + fields + "}}}";
   };
@@ -56,7 +58,9 @@ TEST_F(CompressedTensors, AreHeldToTheirConfiguration) {
                        "96 columns do not divide into 3 groups of 64"));
   accept("packed_4", weights("\"actorder\": \"weight\", \"group_size\": 32"));
   const std::vector<float> even = loaded();
+  EXPECT_EQ(settings(), "");
   accept("packed_4", weights("\"group_size\": 40"));
+  EXPECT_EQ(settings(), "blocks of 1x40");
   expect_groups_of_40(loaded(), even);
   const auto change_fp8 = [&](int64_t size) {
     change_config("fp8_groups", "\"num_bits\"",
@@ -66,7 +70,9 @@ TEST_F(CompressedTensors, AreHeldToTheirConfiguration) {
   EXPECT_TRUE(mentions(load_error(), "96 columns do not divide into 3 groups of 64"));
   change_fp8(32);
   const std::vector<float> even_fp8 = loaded();
+  EXPECT_EQ(settings(), "");
   change_fp8(40);
+  EXPECT_EQ(settings(), "blocks of 1x40");
   expect_groups_of_40(loaded(), even_fp8);
   // A scale for each row is of no group.
   change_config("fp8_rows", "\"num_bits\"", "\"group_size\": 32, \"num_bits\"");

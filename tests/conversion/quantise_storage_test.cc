@@ -1,5 +1,6 @@
 // quantize into GGUF files and NF4 as users call it.
 #include "tests/conversion/quantise_rig.h"
+#include "tests/conversion/set_largest.h"
 
 namespace jackscrew {
 namespace {
@@ -272,6 +273,19 @@ TEST_F(SlowQuantiseStorage, GoesOnWhereItWasStopped) {
   EXPECT_EQ(notes.find("continued after rounding") != notes.npos, was_stopped) << notes;
   EXPECT_EQ(tiny_.text("q.gguf"), whole);
   EXPECT_FALSE(fs::exists(progress));
+}
+
+TEST_F(SlowQuantiseStorage, RefusesValuesThatScalesOfF16Lose) {
+  const std::string name = "model.layers.1.mlp.down_proj.weight";
+  set_largest(path("base"), name, 2e-6f);
+  for (const std::string rounding : {"gptq", "nearest"}) {
+    refused("format=gguf storage=q8_0 rounding=" + rounding, 5,
+            {name + " has values of at most 2e-06, too small for scales of f16",
+             "format=bnb, whose scales are f32, can hold them"});
+  }
+  answer(quantise("kept", "format=bnb"));
+  set_largest(path("base"), name, 1e-20f);
+  answer(quantise_gguf("zero", "q8_0"));
 }
 
 TEST_F(SlowQuantiseStorage, Refusals) {

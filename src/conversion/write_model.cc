@@ -408,7 +408,7 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
   for (const auto& [cols, count] : uneven) {
     notes.push_back(
         fmt::format("{} with rows of {} elements in {}, whose blocks of {} do not divide them: "
-                    "bitsandbytes may refuse that on a CPU",
+                    "on a CPU, bitsandbytes 0.50.2 reads other values than these",
                     counted(count, "weight"), cols, nf4_format().name(), kNf4Block));
   }
   return tensors;

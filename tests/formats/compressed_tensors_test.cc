@@ -84,6 +84,32 @@ TEST_F(CompressedTensors, AreHeldToTheirConfiguration) {
   EXPECT_TRUE(same_bits(loaded(), values_of(*blocks.find("a.weight"), *make_test_ops())));
 }
 
+// Only what all config_groups say counts: with several sizes, a shorter group has none.
+TEST_F(CompressedTensors, UnevenGroupsNeedASizeThatIsKnown) {
+  const auto with_sizes = [&](const std::vector<int64_t>& sizes) {
+    std::vector<Entry> all = entries("packed_4");
+    Entry& scale = part(all, "weight_scale");
+    scale.spec.shape[1] = 5;
+    scale.bytes.resize(32 * 5 * sizeof(f16));
+    write(all);
+    std::string groups;
+    for (const int64_t size : sizes) {
+      groups += fmt::format(R"({}"{}": {{"weights": {{"group_size": {}}}}})",
+                            groups.empty() ? "" : ", ", size, size);
+    }
+    put("config.json", fmt::format(R"({{"quantization_config": {{
+        "quant_method": "compressed-tensors", "config_groups": {{{}}}}}}})",
+                                   groups));
+  };
+  with_sizes({20});
+  EXPECT_FALSE(loaded().empty());
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{20, 32}, {}}) {
+    with_sizes(sizes);
+    EXPECT_TRUE(mentions(
+        load_error(), "a.weight_scale: 5 groups of 96 columns are of no size that config_groups"));
+  }
+}
+
 // Older writers of pack-quantized leave bits of a word empty rather than divide a code.
 TEST_F(CompressedTensors, CodesMayBeWholeInTheirWords) {
   constexpr int64_t rows = 32;

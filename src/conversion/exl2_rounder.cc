@@ -121,7 +121,7 @@ std::unique_ptr<LayoutRounder> make_exl2_rounder(const Recipe& recipe, const Mod
                                                  const RateLimit& limit) {
   for (const char* name : {"group_size", "rounding", "desc_act", "sym"}) {
     if (!recipe.options.asks_for(name)) continue;
-    throw Error(ErrorKind::usage, fmt::format("{} is of format=gptq: EXL2 does not have it", name),
+    throw Error(ErrorKind::usage, fmt::format("format=exl2 has no {}", name),
                 "leave it out; bits alone says what EXL2 is to take");
   }
   return std::make_unique<Exl2Rounder>(config, limit, recipe.head_bits, recipe.damp_percent);

@@ -1,11 +1,13 @@
 #include "conversion/quantise_blocks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <iterator>
 
 #include "conversion/column_order.h"
 #include "conversion/for_rows.h"
+#include "conversion/value_checks.h"
 #include "model/weights.h"
 
 namespace jackscrew {
@@ -93,11 +95,17 @@ void round_matrix(MatrixVisits& visits, const BlockWork& work, const Weight& wei
     const Tensor w = weight.as_f32();
     const float* rounded = matrix.w.data<float>();
     float* values = w.data<float>();
-    for (int64_t i = 0; i < w.size(); ++i) values[i] -= rounded[i];
+    float largest = 0.0f;
+    for (int64_t i = 0; i < w.size(); ++i) {
+      largest = std::max(largest, std::abs(values[i]));
+      values[i] -= rounded[i];
+    }
     const OwnedTensor product = visits.scratch(spec);
     const double off = output_error(matrix.ops, w, h, product.view());
     matrix.ops.copy(w, matrix.w);
-    progress.errors[spec.name] = matrix.energy > 0.0 ? off / matrix.energy : 0.0;
+    const double error = matrix.energy > 0.0 ? off / matrix.energy : 0.0;
+    if (may_vanish(largest) && error > kVanished) fail_below_f16(spec, largest);
+    progress.errors[spec.name] = error;
   });
 }
 

@@ -25,4 +25,12 @@ void fail_beyond_f16(const WeightSpec& weight, const char* layout) {
       "such a model cannot be rounded so; its training may have gone wrong");
 }
 
+void fail_below_f16(const WeightSpec& weight, float largest) {
+  throw Error(ErrorKind::model,
+              fmt::format("{} has values of at most {:.3g}, too small for scales of f16: most of "
+                          "them would become 0",
+                          weight.name, largest),
+              "format=bnb, whose scales are f32, can hold them");
+}
+
 }  // namespace jackscrew

@@ -11,7 +11,19 @@ bool all_finite(const Tensor& w);
 // Throws Error(non_finite) where a value is not finite.
 void check_finite(const WeightSpec& weight, const Tensor& w);
 
+// Whether a matrix whose largest magnitude is that may be lost where numbers or the scales of
+// blocks are f16, whose steps are 2^-24: q8_0 rounds all of what lies below 64 of them to 0. What
+// is smaller still is 0 to a model, too, whose norms raise values by a thousand times at most.
+constexpr bool may_vanish(float largest) {
+  return largest > 0x1p-40f && largest < 0x1p-16f;
+}
+// The share, of squares, from which on such a matrix counts as lost.
+inline constexpr double kVanished = 0.5;
+
 // Throws Error(model): f16 cannot represent the values of a weight.
 [[noreturn]] void fail_beyond_f16(const WeightSpec& weight, const char* layout);
+// Throws Error(model): the values of a weight, of at most that magnitude, are lost in scales of
+// f16.
+[[noreturn]] void fail_below_f16(const WeightSpec& weight, float largest);
 
 }  // namespace jackscrew

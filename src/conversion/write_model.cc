@@ -13,6 +13,7 @@
 #include "base/options.h"
 #include "base/text.h"
 #include "conversion/for_rows.h"
+#include "conversion/value_checks.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "kernels/device.h"
@@ -147,10 +148,14 @@ float largest_of(const Format& format) {
   return &format == &bf16_format() ? 0x1.fep127f : kLargestF16;
 }
 
+std::string wide_storages() {
+  return fmt::format("storage={} can", fmt::join(ValueOutOfRange::kWide, " and storage="));
+}
+
 // Throws unless all values are finite and the format can represent them, which blocks of its own
-// do, be they larger than what others are rounded to.
-void check_values(const ModelFiles& files, const ModelTensor& tensor, const Tensor& panel,
-                  bool as_is = false) {
+// do, be they larger than what others are rounded to. Returns the largest magnitude.
+float check_values(const ModelFiles& files, const ModelTensor& tensor, const Tensor& panel,
+                   bool as_is = false) {
   float largest = 0.0f;
   for (const float x : std::span(panel.data<float>(), static_cast<size_t>(panel.size()))) {
     // Also for NaN.
@@ -162,13 +167,56 @@ void check_values(const ModelFiles& files, const ModelTensor& tensor, const Tens
           "its training went wrong, or the file is damaged");
     }
   }
-  if (as_is || largest <= largest_of(*tensor.format)) return;
-  throw ValueTooLarge(
-      ErrorKind::model,
-      fmt::format("{}: {} has a value of {:.3g}, more than {} can hold", files.origin,
-                  tensor.spec.name, largest, tensor.format->name()),
-      fmt::format("storage={} can", fmt::join(ValueTooLarge::kWide, " and storage=")));
+  if (as_is || largest <= largest_of(*tensor.format)) return largest;
+  throw ValueOutOfRange(ErrorKind::model,
+                        fmt::format("{}: {} has a value of {:.3g}, more than {} can hold",
+                                    files.origin, tensor.spec.name, largest, tensor.format->name()),
+                        wide_storages());
 }
+
+// What rounding takes from a matrix whose values may all be too small for its format.
+class SmallValues {
+ public:
+  // Of vectors, and where f16 is no part of the format, nothing is asked.
+  explicit SmallValues(const ModelTensor& tensor)
+      : tensor_(tensor),
+        may_vanish_(!tensor.spec.is_vector() && largest_of(*tensor.format) == kLargestF16),
+        decoded_(static_cast<size_t>(may_vanish_ ? tensor.spec.cols : 0)) {}
+
+  // The largest magnitude of the next rows. Where it is false, none need be added any more.
+  bool expects(float largest) {
+    largest_ = std::max(largest_, largest);
+    may_vanish_ = may_vanish_ && (largest_ == 0.0f || may_vanish(largest_));
+    return may_vanish_;
+  }
+  // A row, and what it was encoded to.
+  void add(Ops& ops, const float* row, uint8_t* encoded) {
+    const int64_t cols = tensor_.spec.cols;
+    const Storage storage{Tensor(encoded, DType::u8, {tensor_.row_bytes()}), 1, cols};
+    tensor_.format->decode(ops, storage, 0, 1, Tensor(decoded_.data(), DType::f32, {1, cols}));
+    for (int64_t i = 0; i < cols; ++i) {
+      const auto value = static_cast<double>(row[i]);
+      const double off = static_cast<double>(decoded_[static_cast<size_t>(i)]) - value;
+      squares_ += value * value;
+      lost_ += off * off;
+    }
+  }
+  void check(const std::string& origin) const {
+    if (!may_vanish_ || lost_ <= kVanished * squares_) return;
+    throw ValueOutOfRange(ErrorKind::model,
+                          fmt::format("{}: {} has values of at most {:.3g}, too small for {}: "
+                                      "most of them would become 0",
+                                      origin, tensor_.spec.name, largest_, tensor_.format->name()),
+                          wide_storages());
+  }
+
+ private:
+  const ModelTensor& tensor_;
+  bool may_vanish_;
+  std::vector<float> decoded_;  // a row
+  float largest_ = 0.0f;
+  double squares_ = 0.0, lost_ = 0.0;
+};
 
 }  // namespace
 
@@ -246,20 +294,28 @@ void WeightWriter::write_rows(const ModelTensor& tensor, const StoredTensor& sto
   const OwnedTensor staging(memory_, Purpose::staging, DType::u8, {std::max<int64_t>(1, bytes)});
   const OwnedTensor panel(memory_, Purpose::staging, DType::f32, {step, cols});
   const StoredRows rows(*ops_, stored, tensor.spec.rows, cols, staging.view());
+  SmallValues small(tensor);
   for (int64_t begin = 0; begin < tensor.spec.rows; begin += step) {
     const int64_t end = std::min(tensor.spec.rows, begin + step);
     const Tensor part = panel.view().rows(0, end - begin);
     rows.decode(begin, end, part);
-    check_values(files_, tensor, part, as_is);
+    const float largest = check_values(files_, tensor, part, as_is);
+    const float* values = part.data<float>();
     write_panel(tensor, heads, begin, end, [&](int64_t row, uint8_t* to) {
       if (as_is) {
         const int64_t stored_row = stored.interleaved_row(row);
         std::copy_n(stored.bytes.data() + stored_row * tensor.row_bytes(), tensor.row_bytes(), to);
       } else {
-        encoder->encode(part.data<float>() + (row - begin) * cols, cols, to);
+        encoder->encode(values + (row - begin) * cols, cols, to);
       }
     });
+    if (as_is || !small.expects(largest)) continue;
+    for (int64_t i = 0; i < end - begin; ++i) {
+      const int64_t row = logical_row(begin + i, heads, tensor.spec.rows);
+      small.add(*ops_, values + (row - begin) * cols, out_.data() + i * tensor.row_bytes());
+    }
   }
+  if (!as_is) small.check(files_.origin);
 }
 
 // For formats whose rows do not lie one after another: copies or encodes all of them in memory.
@@ -353,7 +409,7 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
   for (const auto& [cols, count] : uneven) {
     notes.push_back(
         fmt::format("{} with rows of {} elements in {}, whose blocks of {} do not divide them: "
-                    "bitsandbytes may refuse that on a CPU",
+                    "on a CPU, bitsandbytes 0.50.2 reads other values than these",
                     counted(count, "weight"), cols, nf4_format().name(), kNf4Block));
   }
   return tensors;

@@ -49,8 +49,8 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
                                           std::vector<std::string>& notes);
 
 // Thrown where a weight has a value that its format cannot hold, as f16 and blocks with scales of
-// f16 cannot hold all. The storages kWide can.
-class ValueTooLarge : public Error {
+// f16 cannot hold all, or only such as would become 0. The storages kWide can.
+class ValueOutOfRange : public Error {
  public:
   using Error::Error;
   static constexpr const char* kWide[] = {"bf16", "f32"};
@@ -89,8 +89,8 @@ class WeightWriter {
 };
 
 // Writes all of `tensors`: bytes as they are where the format stays, else the nearest codes. Throws
-// Error(model) for a weight that is damaged or too large for its format, naming both, and
-// Error(non_finite). The recipe sets the number of threads; the result does not depend on it.
+// Error(model) for a weight that is damaged, or too large or too small for its format, naming both,
+// and Error(non_finite). The recipe sets the number of threads; the result does not depend on it.
 void write_weights(const Recipe& recipe, const ModelFiles& files,
                    const std::vector<ModelTensor>& tensors, ModelWriter& writer,
                    const ProgressStyle& style);

@@ -112,11 +112,18 @@ int64_t group_count(const LayerTensors& tensors, int64_t rows, int64_t cols) {
   return scale.shape[1];
 }
 
-// The sizes of `groups` equal groups, of which the last may be shorter.
+// The sizes of `groups` equal groups, of which the last may be shorter where the size is given.
 std::vector<int64_t> equal_sizes(int64_t cols, int64_t groups, const WeightSettings& settings,
                                  const std::string& name) {
   const bool is_given = groups > 1 && settings.group_size > 0;
-  const int64_t size = is_given ? settings.group_size : ceil_div(cols, groups);
+  if (!is_given && cols % groups != 0) {
+    throw Error(ErrorKind::model,
+                fmt::format("tensor {}: {} groups of {} columns are of no size that config_groups "
+                            "agree on",
+                            name, groups, cols),
+                "read are groups that divide the columns, or one group_size for all layers");
+  }
+  const int64_t size = is_given ? settings.group_size : cols / groups;
   if (ceil_div(cols, size) != groups) {
     fail(ErrorKind::model, "tensor {}: {} columns do not divide into {} groups{}", name, cols,
          groups, is_given ? fmt::format(" of {}", size) : "");
@@ -239,6 +246,7 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig& 
   }
   StoredTensor out = packed_tensor(std::move(source));
   tensors.set_bytes(out, kPacked, {kScale, kZero, kGroups});
+  out.settings = block_settings(rows, cols, 1, order.sizes.front());
   return out;
 }
 
@@ -291,6 +299,7 @@ StoredTensor read_bytes(const LayerTensors& tensors, const QuantizationConfig& c
   }
   StoredTensor out = packed_tensor(std::move(source));
   tensors.set_bytes(out, kWeight, {kScale, kZero, kGroups});
+  out.settings = block_settings(rows, cols, 1, order.sizes.front());
   return out;
 }
 

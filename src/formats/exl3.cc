@@ -47,6 +47,11 @@ Exl3Codebook codebook_of(const LayerTensors& tensors) {
                            : Exl3Codebook::plain;
 }
 
+const char* settings_of(Exl3Codebook codebook) {
+  if (codebook == Exl3Codebook::plain) return "";
+  return codebook == Exl3Codebook::mcg ? "mcg" : "mul1";
+}
+
 // The scales of columns or of rows as bytes of f16: the file's, or made from its signs.
 std::vector<uint8_t> scales_of(const LayerTensors& tensors, std::string_view scales,
                                std::string_view signs, int64_t count) {
@@ -84,8 +89,9 @@ StoredTensor read_exl3(const LayerTensors& tensors, const QuantizationConfig&) {
   }
   StoredTensor out;
   out.shape = {shape[1] * kExl3TileSide, shape[0] * kExl3TileSide};
-  out.format = make_exl3_format(
-      {out.shape[0], out.shape[1], shape[2] / kExl3TileSide, codebook_of(tensors)});
+  const Exl3Codebook codebook = codebook_of(tensors);
+  out.format = make_exl3_format({out.shape[0], out.shape[1], shape[2] / kExl3TileSide, codebook});
+  out.settings = settings_of(codebook);
   out.padding_rows = kExl3Block - 1;
   std::vector<uint8_t> made = scales_of(tensors, kExl3Input, kExl3InputSigns, out.shape[1]);
   const size_t input = made.size();

@@ -80,6 +80,8 @@ StoredTensor read_fp8(const LayerTensors& tensors, std::string_view scales,
   StoredTensor out;
   out.format = make_fp8_format(layout);
   out.shape = codes.shape;
+  out.settings =
+      block_settings(codes.shape[0], codes.shape[1], layout.block_rows, layout.block_cols);
   tensors.set_bytes(out, kFp8Weight, {scales});
   return out;
 }

@@ -138,6 +138,8 @@ StoredTensor read_gptq(const LayerTensors& tensors, const QuantizationConfig& co
   };
   StoredTensor out = packed_tensor(std::move(source));
   tensors.set_bytes(out, kGptqCodes, {kGptqZeros, kGptqScales, kGptqGroups});
+  if (tensors.find(kGptqGroups) == nullptr) out.settings = block_settings(rows, cols, 1, size);
+  if (!settings.zeros_less_one) out.settings = "gptq_v2 " + out.settings;
   return out;
 }
 
@@ -186,6 +188,7 @@ StoredTensor read_awq(const LayerTensors& tensors, const QuantizationConfig& con
   };
   StoredTensor out = packed_tensor(std::move(source));
   tensors.set_bytes(out, kGptqCodes, {kGptqZeros, kGptqScales, kGptqGroups});
+  out.settings = block_settings(rows, cols, 1, size);
   return out;
 }
 

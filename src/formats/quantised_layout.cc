@@ -119,6 +119,11 @@ void LayerTensors::set_bytes(StoredTensor& weight, std::string_view codes,
   }
 }
 
+std::string block_settings(int64_t rows, int64_t cols, int64_t block_rows, int64_t block_cols) {
+  if (rows % block_rows == 0 && cols % block_cols == 0) return {};
+  return fmt::format("blocks of {}x{}", block_rows, block_cols);
+}
+
 std::optional<std::string> marked_layer(const QuantisedLayout& layout, std::string_view tensor) {
   if (!tensor.ends_with(layout.marker)) return std::nullopt;
   return std::string(tensor.substr(0, tensor.size() - layout.marker.size()));

@@ -70,6 +70,10 @@ inline bool is_extent(int64_t extent) {
   return extent >= 1 && extent <= INT32_MAX;
 }
 
+// StoredTensor::settings of blocks of that many rows and columns: empty where they divide the
+// matrix, as then the number of scales tells what they are.
+std::string block_settings(int64_t rows, int64_t cols, int64_t block_rows, int64_t block_cols);
+
 // The elements of a tensor, whose dtype the caller has checked.
 template <class Element>
 std::vector<Element> elements_of(const SafetensorsEntry& entry) {

@@ -365,6 +365,13 @@ void SafetensorsSource::join_quantised(const fs::path& directory) {
       }
       for (const std::string_view part : layout.parts) slots_.erase(tensors.name(part));
       joined.tensor.name = tensors.name(layout.weight);
+      if (!joined.problem && slots_.contains(joined.tensor.name)) {
+        joined.problem = Error(ErrorKind::model,
+                               fmt::format("there are both {} and {}: which of them is meant, "
+                                           "nothing says",
+                                           joined.tensor.name, tensors.name(layout.marker)),
+                               "remove the tensors of the one that is not");
+      }
       if (layout.rounds_tied_head && joined.tensor.name == "lm_head.weight") has_own_head_ = true;
       slots_[joined.tensor.name] = std::move(joined);
     }

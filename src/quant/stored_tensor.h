@@ -38,6 +38,10 @@ struct StoredTensor {
   // torch's name, "bfloat16" for one, of the type to which the program of the file decodes the
   // values; empty where the file does not say.
   std::string decoded_dtype = {};
+  // What the values follow from beside the bytes, the shape and the format's name, such as a
+  // codebook or a size of groups that the configuration gives: fingerprints tell tensors apart by
+  // it. Empty for what is usual.
+  std::string settings = {};
   // How many of the shape[0] rows may be padding that the model does not have.
   int64_t padding_rows = 0;
   // Owns those of `bytes` and `extra_parts` that are in no file.

@@ -33,8 +33,9 @@ constexpr OptionSpec kQuantiseOptions[] = {
     {.name = "rounding",
      .type = text,
      .default_text = "gptq",
-     .help = "gptq: later columns make up for the errors of earlier ones; nearest: each number by "
-             "itself (not with format=exl2)",
+     .help =
+         "gptq (later columns make up for the errors of earlier ones) or nearest (each number by "
+         "itself); any format but exl2",
      .choices = "gptq nearest",
      .affects_result = false},
     {.name = "desc_act",

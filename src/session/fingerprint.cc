@@ -41,6 +41,7 @@ void add_tensor(Crc32c& sum, const ModelFiles& files, const StoredTensor& tensor
   sum.add(fmt::format("{} {} {} {}\n", tensor.name,
                       tensor.format == nullptr ? "" : tensor.format->name(),
                       fmt::join(tensor.shape, "x"), tensor.size_bytes()));
+  if (!tensor.settings.empty()) sum.add(tensor.settings + "\n");
   add_bytes(tensor.bytes);
   for (const std::span<const uint8_t> part : tensor.extra_parts) add_bytes(part);
   files.source->release(tensor);

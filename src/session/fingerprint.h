@@ -12,11 +12,11 @@
 
 namespace jackscrew {
 
-// A checksum of the configuration, of the names, shapes, formats and sizes of all its weights, of
-// parts of each one from its first bytes to its last, and of the weights and options of an
-// `adapter` (empty: none). Tensors that the model does not need have no part in it, here and below.
-// It tells models apart, and trained versions of one model, but not files that differ in a few
-// bytes.
+// A checksum of the configuration, of the names, shapes, formats, settings (StoredTensor) and sizes
+// of all its weights, of parts of each one from its first bytes to its last, and of the weights and
+// options of an `adapter` (empty: none). Tensors that the model does not need have no part in it,
+// here and below. It tells models apart, and trained versions of one model, but not files that
+// differ in a few bytes.
 uint32_t model_fingerprint(const ModelFiles& files, const fs::path& adapter);
 
 // A checksum of the words of a tokenizer, and of what it does with a text.

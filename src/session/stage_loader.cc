@@ -109,7 +109,8 @@ void StageLoader::require_mapped() const {
            "use storage=keep, or leave weights=auto");
   }
   refuse(fmt::format("no matrix of {} lies there as it is read", files_.origin),
-         "leave weights=auto: such files are brought into another order while they load");
+         "leave weights=auto: such files are brought into another order, or to aligned places, "
+         "while they load");
 }
 
 int64_t mapped_bytes(const Stage& stage) {

@@ -110,10 +110,10 @@ std::string hint_after(const Error& error, const Recipe& recipe, const RunExport
   const std::string again = same_command_again(recipe, output_dir);
   // The values stay what they are.
   if (error.kind() == ErrorKind::non_finite) return error.hint();
-  if (dynamic_cast<const ValueTooLarge*>(&error) != nullptr) {
+  if (dynamic_cast<const ValueOutOfRange*>(&error) != nullptr) {
     const std::string kind = wanted.gguf ? "gguf:" : "hf:";
     return fmt::format("{}, with {}{} in place of {} in export", again, kind,
-                       fmt::join(ValueTooLarge::kWide, " or " + kind), wanted.text);
+                       fmt::join(ValueOutOfRange::kWide, " or " + kind), wanted.text);
   }
   return fmt::format("{}{}{}, or: {}", error.hint(), error.hint().empty() ? "" : "; ", again,
                      conversion_command(recipe, wanted, output_dir, adapter));

@@ -124,8 +124,8 @@ TEST_F(SlowExl2, FitsARun) {
 TEST_F(SlowExl2, Refusals) {
   refused("bits=2", 2, {"bits=2", "the least is bits="});
   refused("head_bits=7", 2, {"head of 7 bits"});
-  refused("group_size=32", 2, {"group_size", "format=gptq"});
-  refused("rounding=nearest", 2, {"rounding", "format=gptq"});
+  refused("group_size=32", 2, {"format=exl2 has no group_size"});
+  refused("rounding=nearest", 2, {"format=exl2 has no rounding"});
   refused("data=" + tiny_.file("short.jsonl", TinyRun::record("a", "b")), 4, {"too few"});
   expect_dry_run("bits=4", "15 matrices in at most 4.00 bits");
   const int64_t most = answer(quantise("dry", "bits=4 --dry-run"))["bytes"];

@@ -3,6 +3,7 @@
 
 #include "formats/gguf_llama.h"
 #include "tests/conversion/conversion.h"
+#include "tests/conversion/set_largest.h"
 
 namespace jackscrew {
 namespace {
@@ -72,6 +73,27 @@ TEST_F(SlowConversion, BlocksThatAreNotFiniteAreNotCopied) {
   EXPECT_EQ(std::memcmp(written.find("blk.1.attn_q.weight")->bytes.data(), bytes.data() + at,
                         written.find("blk.1.attn_q.weight")->bytes.size()),
             0);
+}
+
+// Nor are zeros written in their place; what is 0 to the model may be.
+TEST_F(SlowConversion, ValuesThatScalesOfF16LoseAreRefused) {
+  const std::string name = "model.layers.1.mlp.down_proj.weight";
+  const auto command = [&](const std::string& storage) {
+    return fmt::format("export overwrite=true model={} storage={} output={}", path("base"), storage,
+                       path("m.gguf"));
+  };
+  set_largest(path("base"), name, 2e-6f);
+  for (const char* storage : {"q8_0", "iq4_nl"}) {
+    expect_refusal(command(storage), 5,
+                   {name + " has values of at most 2e-06, too small for " + storage,
+                    "storage=bf16 and storage=f32 can"});
+  }
+  EXPECT_FALSE(fs::exists(path("m.gguf")));
+  for (const char* storage : {"bf16", "f16", "q4_0"}) answer(command(storage));
+  for (const float largest : {2e-5f, 1e-20f, 0.0f}) {
+    set_largest(path("base"), name, largest);
+    answer(command("q8_0"));
+  }
 }
 
 // Embedding and head as well as the blocks' matrices.

@@ -1,5 +1,6 @@
 // quantize into GGUF files and NF4 as users call it.
 #include "tests/conversion/quantise_rig.h"
+#include "tests/conversion/set_largest.h"
 
 namespace jackscrew {
 namespace {
@@ -195,6 +196,9 @@ TEST_F(SlowQuantiseStorage, RowsOfUnevenWidths) {
   EXPECT_EQ(nf4["matrices"].size(), 14u);
   EXPECT_NE(nf4["notes"].dump().find("2 matrices with rows of 176 elements: rounded to nearest"),
             std::string::npos);
+  EXPECT_NE(nf4["notes"].dump().find("bitsandbytes 0.50.2 reads other values than these"),
+            std::string::npos)
+      << nf4["notes"];
   EXPECT_NEAR(nf4["loss"], loss("nf4"), 1e-6);
   for (const std::string how : {"storage=q4_k_m", "bits=8", "storage=q4_0 rounding=nearest"}) {
     SCOPED_TRACE(how);
@@ -272,6 +276,19 @@ TEST_F(SlowQuantiseStorage, GoesOnWhereItWasStopped) {
   EXPECT_EQ(notes.find("continued after rounding") != notes.npos, was_stopped) << notes;
   EXPECT_EQ(tiny_.text("q.gguf"), whole);
   EXPECT_FALSE(fs::exists(progress));
+}
+
+TEST_F(SlowQuantiseStorage, RefusesValuesThatScalesOfF16Lose) {
+  const std::string name = "model.layers.1.mlp.down_proj.weight";
+  set_largest(path("base"), name, 2e-6f);
+  for (const std::string rounding : {"gptq", "nearest"}) {
+    refused("format=gguf storage=q8_0 rounding=" + rounding, 5,
+            {name + " has values of at most 2e-06, too small for scales of f16",
+             "format=bnb, whose scales are f32, can hold them"});
+  }
+  answer(quantise("kept", "format=bnb"));
+  set_largest(path("base"), name, 1e-20f);
+  answer(quantise_gguf("zero", "q8_0"));
 }
 
 TEST_F(SlowQuantiseStorage, Refusals) {

@@ -33,13 +33,15 @@ void expect_groups_of_40(const std::vector<float>& uneven, const std::vector<flo
 
 // What config_groups say, as compressed-tensors writes them.
 TEST_F(CompressedTensors, AreHeldToTheirConfiguration) {
-  const auto with = [&](const char* name, const std::string& settings) {
-    return refused_config(name, "\"ignore\"", settings + ", \"ignore\"");
+  const auto with = [&](const char* name, const std::string& fields) {
+    return refused_config(name, "\"ignore\"", fields + ", \"ignore\"");
   };
-  const auto accept = [&](const char* name, const std::string& settings) {
-    change_config(name, "\"ignore\"", settings + ", \"ignore\"");
+  const auto accept = [&](const char* name, const std::string& fields) {
+    change_config(name, "\"ignore\"", fields + ", \"ignore\"");
     EXPECT_FALSE(loaded().empty());
   };
+  // The bytes are the same: the size of groups is what a fingerprint tells them apart by.
+  const auto settings = [&] { return SafetensorsSource(directory_).find("a.weight")->settings; };
   const auto weights = [](const std::string& fields) {
     return "\"config_groups\": {\"g\": {\"weights\": {" + fields + "}}}";
   };
@@ -56,7 +58,9 @@ TEST_F(CompressedTensors, AreHeldToTheirConfiguration) {
                        "96 columns do not divide into 3 groups of 64"));
   accept("packed_4", weights("\"actorder\": \"weight\", \"group_size\": 32"));
   const std::vector<float> even = loaded();
+  EXPECT_EQ(settings(), "");
   accept("packed_4", weights("\"group_size\": 40"));
+  EXPECT_EQ(settings(), "blocks of 1x40");
   expect_groups_of_40(loaded(), even);
   const auto change_fp8 = [&](int64_t size) {
     change_config("fp8_groups", "\"num_bits\"",
@@ -66,7 +70,9 @@ TEST_F(CompressedTensors, AreHeldToTheirConfiguration) {
   EXPECT_TRUE(mentions(load_error(), "96 columns do not divide into 3 groups of 64"));
   change_fp8(32);
   const std::vector<float> even_fp8 = loaded();
+  EXPECT_EQ(settings(), "");
   change_fp8(40);
+  EXPECT_EQ(settings(), "blocks of 1x40");
   expect_groups_of_40(loaded(), even_fp8);
   // A scale for each row is of no group.
   change_config("fp8_rows", "\"num_bits\"", "\"group_size\": 32, \"num_bits\"");
@@ -76,6 +82,32 @@ TEST_F(CompressedTensors, AreHeldToTheirConfiguration) {
   change_config("fp8_blocks", "\"group_0\"",
                 "\"other\": {\"weights\": {\"group_size\": null}}, \"group_0\"");
   EXPECT_TRUE(same_bits(loaded(), values_of(*blocks.find("a.weight"), *make_test_ops())));
+}
+
+// Only what all config_groups say counts: with several sizes, a shorter group has none.
+TEST_F(CompressedTensors, UnevenGroupsNeedASizeThatIsKnown) {
+  const auto with_sizes = [&](const std::vector<int64_t>& sizes) {
+    std::vector<Entry> all = entries("packed_4");
+    Entry& scale = part(all, "weight_scale");
+    scale.spec.shape[1] = 5;
+    scale.bytes.resize(32 * 5 * sizeof(f16));
+    write(all);
+    std::string groups;
+    for (const int64_t size : sizes) {
+      groups += fmt::format(R"({}"{}": {{"weights": {{"group_size": {}}}}})",
+                            groups.empty() ? "" : ", ", size, size);
+    }
+    put("config.json", fmt::format(R"({{"quantization_config": {{
+        "quant_method": "compressed-tensors", "config_groups": {{{}}}}}}})",
+                                   groups));
+  };
+  with_sizes({20});
+  EXPECT_FALSE(loaded().empty());
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{20, 32}, {}}) {
+    with_sizes(sizes);
+    EXPECT_TRUE(mentions(
+        load_error(), "a.weight_scale: 5 groups of 96 columns are of no size that config_groups"));
+  }
 }
 
 // Older writers of pack-quantized leave bits of a word empty rather than divide a code.

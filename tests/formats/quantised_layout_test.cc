@@ -126,6 +126,18 @@ TEST_F(QuantisedLayoutTest, RefusesPartsOfOtherShapes) {
   }
 }
 
+// A plain weight beside a quantised one of the same layer.
+TEST_F(QuantisedLayoutTest, RefusesALayerOfTwoWeights) {
+  const auto refused_beside = [&](const char* name) {
+    return refused(name, [](auto& all) {
+      all.push_back({{"a.weight", "F32", {32, 96}}, std::vector<uint8_t>(32 * 96 * 4)});
+    });
+  };
+  EXPECT_TRUE(mentions(refused_beside("gptq_4"), "there are both a.weight and a.qweight"));
+  EXPECT_TRUE(mentions(refused_beside("exl2"), "there are both a.weight and a.q_weight"));
+  EXPECT_TRUE(mentions(refused_beside("packed_4"), "both a.weight and a.weight_packed"));
+}
+
 TEST_F(QuantisedLayoutTest, RefusesSettingsItDoesNotRead) {
   EXPECT_TRUE(mentions(refused_config("gptq_4", "\"bits\": 4", "\"bits\": 5"), "GPTQ in 5 bits"));
   EXPECT_TRUE(

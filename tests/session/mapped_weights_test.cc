@@ -1,6 +1,8 @@
 // Frozen weights that stay in the map of their file (weights=mmap).
 #include <unistd.h>
 
+#include <cstring>
+
 #include "base/map_guard.h"
 #include "quant/plain.h"
 #include "session/fit.h"
@@ -161,6 +163,24 @@ TEST_F(MappedWeights, NeedNotBeInEveryStage) {
   EXPECT_GT(plan.ranks.at(2).mapped_bytes, 0);
   expect_message(ErrorKind::usage, "weights=mmap, but storage=bf16 is not what the file has",
                  [&] { plan_with("storage=bf16"); });
+}
+
+// Tensors behind a header of odd length, as those of a GGUF file whose alignment is 1.
+TEST_F(MappedWeights, NeedAlignedPlaces) {
+  const std::string text = read_text(weights());
+  uint64_t header = 0;
+  std::memcpy(&header, text.data(), sizeof header);
+  const uint64_t longer = header + 1;
+  std::string moved(reinterpret_cast<const char*>(&longer), sizeof longer);
+  moved += text.substr(sizeof header, header) + " " + text.substr(sizeof header + header);
+  write_text_atomic(weights(), moved);
+  const ModelFiles files = open_model(directory_.string());
+  const auto look = [&](const char* place) {
+    return Session::rehearse(make_recipe({"method=lora", place}), files, look_).mapped_bytes;
+  };
+  expect_error(ErrorKind::usage, "another order, or to aligned places, while they load",
+               [&] { look("weights=mmap"); });
+  EXPECT_EQ(look("weights=auto"), 0);
 }
 
 TEST(LiesAsStorage, GoesByOrderAndAlignment) {

@@ -7,6 +7,7 @@
 #include "formats/safetensors.h"
 #include "quant/dynamic_map.h"
 #include "quant/nf4.h"
+#include "session/fingerprint.h"
 #include "tests/cli/run_program.h"
 #include "tests/session/lora_steps.h"
 
@@ -127,11 +128,11 @@ void add_exl2(Tensors& out, const std::string& layer, int64_t rows, int64_t cols
   out.put_scales(layer + ".q_scale_max", "F16", {groups}, 2e-2f);
 }
 
-void add_exl3(Tensors& out, const std::string& layer, int64_t rows, int64_t cols) {
+void add_exl3(Tensors& out, const std::string& layer, int64_t rows, int64_t cols, bool marked) {
   out.put_random<uint16_t>(layer + ".trellis", "I16", {cols / 16, rows / 16, 16 * 3});
   out.put_scales(layer + ".suh", "F16", {cols}, 0.2f);
   out.put_scales(layer + ".svh", "F16", {rows}, -0.2f);
-  out.put(layer + ".mcg", "I32", {}, std::vector<uint32_t>{0xCBAC1FEDu});
+  if (marked) out.put(layer + ".mcg", "I32", {}, std::vector<uint32_t>{0xCBAC1FEDu});
 }
 
 void add_packed(Tensors& out, const std::string& layer, int64_t rows, int64_t cols) {
@@ -198,7 +199,8 @@ std::vector<StoredLayout> layouts() {
   return {{"gptq", "gptq_4bit", gptq, add_gptq},
           {"awq", "awq_4bit", awq, add_awq},
           {"exl2", "exl2", method("exl2"), add_exl2},
-          {"exl3", "exl3_3bit", method("exl3"), add_exl3},
+          {"exl3", "exl3_3bit", method("exl3"),
+           [](auto&&... arguments) { add_exl3(arguments..., true); }},
           {"pack_quantized", "packed_4bit", compressed, add_packed},
           {"int_quantized", "int_8bit", compressed, add_bytes},
           {"float_quantized", "fp8", compressed, add_fp8(".weight_scale", "BF16", 1, 0)},
@@ -282,6 +284,44 @@ TEST(QuantisedStorage, LoraOverEveryLayoutIsThatOverItsValues) {
     for (const auto& [name, format] : decoded.formats) EXPECT_EQ(format, "f32") << name;
     expect_same_steps(kept, decoded);
     EXPECT_LT(kept.losses[4], kept.losses[0]);
+  }
+}
+
+// The same bytes may stand for other values: fingerprints are of what they mean, too.
+TEST(QuantisedStorage, OtherSettingsHaveOtherFingerprints) {
+  const TemporaryDirectory directory("jackscrew_quantised_fingerprints");
+  const std::vector<StoredLayout> all = layouts();
+  const auto changed = [&](const std::string& name, const json& settings = json::object()) {
+    StoredLayout layout = *std::ranges::find(all, name, &StoredLayout::name);
+    layout.config.update(settings);
+    return layout;
+  };
+  const auto written = [&](const StoredLayout& layout, const char* place) {
+    write_model(directory.path() / place, layout);
+    return open_model((directory.path() / place).string());
+  };
+  StoredLayout unmarked = changed("exl3");
+  unmarked.add = [](Tensors& out, const std::string& layer, int64_t rows, int64_t cols) {
+    add_exl3(out, layer, rows, cols, false);
+  };
+  // 3 groups of 256 columns and 6 of 512 are of 96 or of 100 columns.
+  const std::pair<StoredLayout, StoredLayout> pairs[] = {
+      {changed("gptq"), changed("gptq", {{"checkpoint_format", "gptq_v2"}})},
+      {changed("fp8"), changed("fp8", {{"weight_block_size", {128, 100}}})},
+      {changed("exl3"), unmarked}};
+  for (const auto& [one, other] : pairs) {
+    SCOPED_TRACE(one.name);
+    const ModelFiles before = written(one, "one"), after = written(other, "other");
+    EXPECT_EQ(stored_bytes(before), stored_bytes(after));
+    EXPECT_NE(model_fingerprint(before, {}), model_fingerprint(after, {}));
+    EXPECT_NE(model_checksum(before), model_checksum(after));
+  }
+  // Those of most models are what they have been: their checkpoints still fit.
+  for (const StoredLayout& layout : all) {
+    const bool is_usual = layout.name != std::string("exl3") && layout.name != std::string("fp8");
+    const ModelFiles files = written(layout, layout.name);
+    EXPECT_EQ(files.source->find("model.layers.0.mlp.up_proj.weight")->settings.empty(), is_usual)
+        << layout.name;
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/list_text.h"
 #include "base/text.h"
 
 namespace jackscrew {
@@ -285,7 +286,12 @@ std::vector<std::string> DataPlace::left_out_warnings(DataPart part) const {
 std::vector<DataPlace> data_places(const std::vector<std::string>& paths) {
   std::vector<DataPlace> out;
   out.reserve(paths.size());
-  for (const std::string& path : paths) out.emplace_back(path);
+  try {
+    for (const std::string& path : paths) out.emplace_back(path);
+  } catch (const Error& error) {
+    const std::string hint = hint_of_comma(paths);
+    throw Error(error.kind(), error.what(), hint.empty() ? error.hint() : hint);
+  }
   return out;
 }
 

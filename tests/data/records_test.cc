@@ -245,6 +245,17 @@ TEST(Records, JsonHasNoNaN) {
   EXPECT_EQ(other.find("JSON has no"), std::string::npos) << other;
 }
 
+TEST(Records, HintsSayHowObjectsAreWrittenOnALine) {
+  for (const char* json : {"{", " {\t\r"}) {
+    const auto error = error_of(ErrorKind::data, [&] { parse_record(json, "a.jsonl:1"); });
+    EXPECT_TRUE(message_of(error).ends_with("a.jsonl:1: the object goes on over several lines"))
+        << error;
+    EXPECT_NE(hint_of(error).find("as `jq -c .` does, or all of them as one array"),
+              std::string::npos)
+        << error;
+  }
+}
+
 // On one line or on several, of which the first is none.
 TEST(Records, HintsSayHowAFileWithAnArrayIsNamed) {
   for (const char* json : {R"([{"text": "a"}])", "[", R"([{"text": "a"},)"}) {

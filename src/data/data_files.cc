@@ -179,6 +179,10 @@ DataPlace::DataPlace(fs::path path) : path_(std::move(path)) {
                 : path_.string().find_first_of("*?") != std::string::npos
                     ? "* and ? match no files here: give their directory, or several as "
                       "a.jsonl,b.jsonl"
+                : !path_.has_parent_path() && !path_.has_extension()
+                    ? "data are given as files or their directory; names in a dataset_info.json "
+                      "are not known here" +
+                          from_where(path_)
                     : "check the path" + from_where(path_));
   }
   if (!is_directory_) return;

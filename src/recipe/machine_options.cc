@@ -31,7 +31,8 @@ constexpr OptionSpec kMachineOptions[] = {
     {.name = "isa",
      .type = text,
      .default_text = "auto",
-     .help = "CPU instruction set; auto: the best of this machine",
+     .help = "CPU instruction set: x86-64-v3, x86-64-v4, x86-64-v4-vnni, x86-64-v4-bf16 or "
+             "x86-64-v4-amx; auto: the best of this machine",
      .choices = "auto x86-64-v3 x86-64-v4 x86-64-v4-vnni x86-64-v4-bf16 "
                 "x86-64-v4-amx",
      .affects_result = false},  // checkpoints record the one that was used

@@ -1,7 +1,13 @@
 #include "base/list_text.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
 #include <optional>
 #include <utility>
+
+#include "base/shell_word.h"
 
 namespace jackscrew {
 
@@ -106,6 +112,18 @@ std::string list_text(std::span<const std::string> items) {
     out += list_item(item);
   }
   return out;
+}
+
+std::string hint_of_comma(std::span<const std::string> items) {
+  if (items.size() < 2) return {};
+  // Spaces beside the commas are gone.
+  for (const char* comma : {",", ", "}) {
+    const std::string path = fmt::format("{}", fmt::join(items, comma));
+    std::error_code unreachable;
+    if (!std::filesystem::exists(path, unreachable)) continue;
+    return fmt::format("a comma of a name is written \\,: {}", shell_word(list_item(path)));
+  }
+  return {};
 }
 
 }  // namespace jackscrew

@@ -15,4 +15,8 @@ std::vector<std::string> list_items(std::string_view text);
 std::string list_text(std::span<const std::string> items);
 std::string list_item(std::string_view item);
 
+// A hint where items are the parts of one path that is there and has a comma in its name; empty
+// where they are not.
+std::string hint_of_comma(std::span<const std::string> items);
+
 }  // namespace jackscrew

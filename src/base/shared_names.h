@@ -6,6 +6,9 @@ namespace jackscrew {
 // The recipe in a checkpoint, and in the output_dir of a run.
 inline constexpr const char* kRecipeName = "recipe.yaml";
 
+// The log in an output_dir; the first file that a run writes.
+inline constexpr const char* kLogName = "train_log.jsonl";
+
 // A member of Learner::adapter() that is none of adapter_config.json, which PEFT warns of: the
 // storage whose rounding an adapter's factors make up for. Over weights that are stored otherwise
 // they are wrong.

@@ -11,7 +11,8 @@
 namespace jackscrew {
 
 // The candidate with the smallest edit distance to `name`, or nullopt when none is near enough to
-// be a plausible slip (distance <= 1 + length / 4). Capitals count as small letters.
+// be a plausible slip (distance <= 1 + length / 4, and less than the whole name). Capitals count as
+// small letters.
 std::optional<std::string> nearest_name(std::string_view name,
                                         std::span<const std::string> candidates);
 

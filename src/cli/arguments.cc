@@ -12,10 +12,12 @@
 
 #include "base/console.h"
 #include "base/error.h"
+#include "base/list_text.h"
 #include "base/shared_names.h"
 #include "base/shell_word.h"
 #include "base/text.h"
 #include "cli/launch.h"
+#include "data/data_files.h"
 #include "recipe/recipe_file.h"
 #include "recipe/recipe_text.h"
 #include "session/adapter.h"
@@ -101,6 +103,13 @@ bool is_model(const fs::path& operand) {
   return fs::exists(is_gguf ? operand : operand / "config.json", unreachable);
 }
 
+// And whether it is data.
+bool is_data(const fs::path& operand) {
+  std::error_code unreachable;
+  const bool is_config = operand.filename() == "config.json";  // a model's
+  return is_data_file(operand) && !is_config && fs::exists(operand, unreachable);
+}
+
 }  // namespace
 
 OptionSet program_options() {
@@ -122,6 +131,8 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
         ErrorKind::usage, fmt::format("{} does not know what to do with \"{}\"", command, operand),
         operand == "help"   ? fmt::format("jackscrew help {} shows its options", command)
         : is_model(operand) ? fmt::format("a model is given as model={}", shell_word(operand))
+        : is_data(operand)
+            ? fmt::format("data are given as data={}", shell_word(list_item(operand)))
         : is_recipe_name(operand)
             ? "there can be one recipe: write the settings of both into it"
             : "options are written name=value or --name value; a recipe ends in .yaml or .yml");

@@ -107,7 +107,7 @@ class Rows {
     } else {
       if (!std::exchange(has_head_, true)) {
         fmt::print("{:<{}}  {:>9}  {:>8}  {:>10}  {:>10}  {:>8}\n", "model", width_, "bytes",
-                   "loss", "KL", "same top-1", "tok/s");
+                   "loss", "KL", "same token", "tok/s");
       }
       fmt::print("{:<{}}  {:>9}  {:>8.4f}  {:>10.2e}  {:>8.2f} %  {:>8.1f}\n", one_line(model.name),
                  width_, human_bytes(model.bytes), model.loss, model.divergence,

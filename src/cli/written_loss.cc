@@ -98,7 +98,7 @@ void print_loss(const ConvertedModel& model, const WrittenLoss& loss) {
        : model.adapters.size() == 1 ? "base + adapter"
                                     : "base + adapters",
        loss.written.reference_loss);
-  fmt::print("  {:<16}loss {:.4f}  KL {:.2e}  same likeliest token {:.2f} %  ({})\n", "written",
+  fmt::print("  {:<16}loss {:.4f}  KL {:.2e}  same token {:.2f} %  ({})\n", "written",
              loss.written.loss, loss.written.divergence, 100.0 * loss.written.agreement,
              counted(loss.written.tokens, "token"));
 }

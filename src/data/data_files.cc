@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/list_text.h"
 #include "base/text.h"
 
 namespace jackscrew {
@@ -178,6 +179,10 @@ DataPlace::DataPlace(fs::path path) : path_(std::move(path)) {
                 : path_.string().find_first_of("*?") != std::string::npos
                     ? "* and ? match no files here: give their directory, or several as "
                       "a.jsonl,b.jsonl"
+                : !path_.has_parent_path() && !path_.has_extension()
+                    ? "data are given as files or their directory; names in a dataset_info.json "
+                      "are not known here" +
+                          from_where(path_)
                     : "check the path" + from_where(path_));
   }
   if (!is_directory_) return;
@@ -285,7 +290,12 @@ std::vector<std::string> DataPlace::left_out_warnings(DataPart part) const {
 std::vector<DataPlace> data_places(const std::vector<std::string>& paths) {
   std::vector<DataPlace> out;
   out.reserve(paths.size());
-  for (const std::string& path : paths) out.emplace_back(path);
+  try {
+    for (const std::string& path : paths) out.emplace_back(path);
+  } catch (const Error& error) {
+    const std::string hint = hint_of_comma(paths);
+    throw Error(error.kind(), error.what(), hint.empty() ? error.hint() : hint);
+  }
   return out;
 }
 

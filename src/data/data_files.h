@@ -22,7 +22,8 @@ std::string unread_hint(const std::filesystem::path& path);
 // word train or training in their names are training data; those with validation, valid, val, dev
 // or heldout (held_out, held-out) are evaluation data, or if there are none, those with test,
 // testing, eval or evaluation. Of several words the last one counts. If no file is named so, all
-// are for both, but not .txt files that begin with readme or license.
+// are for both, but not .txt files called readme, license or licence, alone or before what is no
+// letter ("LICENSE-MIT.txt").
 class DataPlace {
  public:
   // Throws Error(data) when `path` is missing or cannot be listed, or where the system does not say
@@ -52,7 +53,7 @@ class DataPlace {
   bool is_directory_ = false;
   // In a directory, each in order of name.
   std::vector<std::filesystem::path> files_;         // data files
-  std::vector<std::filesystem::path> descriptions_;  // of data: what is named readme or license
+  std::vector<std::filesystem::path> descriptions_;  // of data, by their names
   std::vector<std::filesystem::path> others_;        // files of other kinds, and what is no file
   std::vector<std::filesystem::path> directories_;
 };

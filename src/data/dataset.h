@@ -47,10 +47,12 @@ struct DatasetStats {
   int64_t trained_tokens = 0;  // targets in the examples kept
   // Bytes that those targets stand for; of special tokens only those that a text spells out.
   int64_t trained_bytes = 0;
-  int64_t text_bytes = 0;   // of all contents as they are in the records
-  int64_t text_tokens = 0;  // of the same contents, before anything is cut or left out
-  RecordNotes notes;        // of all records
-  std::string first_bad;    // the first bad record: what is wrong, and where
+  int64_t text_bytes = 0;  // of all contents as they are in the records
+  // Of the same records, before anything is cut or left out: also those that the chat template
+  // writes around the contents, and BOS and EOS.
+  int64_t text_tokens = 0;
+  RecordNotes notes;      // of all records
+  std::string first_bad;  // the first bad record: what is wrong, and where
 
   void add_bad(const std::string& what);
   // Those that gave examples.

@@ -385,6 +385,14 @@ ParsedRecord parse_line(std::string_view json, const std::string& place,
                         const RecordFields& fields) {
   constexpr const char* kHint =
       "every line holds one JSON object; a file with an array of records is named .json";
+  // As `jq .` and indent= of Python write objects.
+  const size_t begin = json.find_first_not_of(" \t\r");
+  const bool opens = begin != json.npos && json[begin] == '{';
+  if (opens && is_blank(json.substr(begin + 1))) {
+    fail_record(place, "the object goes on over several lines",
+                "write each object on one line, as `jq -c .` does, or all of them as one array, "
+                "[{...}, {...}], in a .json file");
+  }
   const RecordJson object = parse_record_json(json, place, kHint, true);
   if (object.is_array()) fail_record(place, "an object was expected, found array", kHint);
   return to_record(object, place, fields);

@@ -45,6 +45,14 @@ std::string pair_options(const RecordJson& object, const std::string& question,
   return set;
 }
 
+// Which of a record's keys may be a slip for one that it lacks; empty where none is near.
+std::string hint_of_slip(const RecordJson& object, const std::string& key) {
+  std::vector<std::string> keys;
+  for (const auto& [name, value] : object.items()) keys.push_back(name);
+  const auto nearest = nearest_name(key, keys);
+  return nearest ? fmt::format("is \"{}\" meant to be \"{}\"?", *nearest, key) : "";
+}
+
 // Whether a list has turns such as {"human": ..., "gpt": ...}: no option reads them.
 bool has_roles_as_keys(const RecordJson& list) {
   if (!list.is_array() || list.empty() || !list[0].is_object()) return false;
@@ -141,8 +149,11 @@ std::string required(const RecordJson& object, const std::string& key, const std
                      const char* hint) {
   const auto found = object.find(key);
   if (found == object.end()) {
+    const std::string slip = hint_of_slip(object, key);
     fail_record(place, fmt::format("\"{}\" is missing; {}", key, keys_of(object)),
-                hint != nullptr ? hint : fields_hint(object));
+                !slip.empty()     ? slip
+                : hint != nullptr ? hint
+                                  : fields_hint(object));
   }
   if (!found->is_string()) {
     fail_record(place, fmt::format("\"{}\" is {}, expected text", key, kind_name(*found)),

@@ -29,7 +29,8 @@ RecordCounts unread_texts(const RecordJson& object, const RecordFields& fields, 
 // one readable.
 std::string fields_hint(const RecordJson& object);
 
-// The string at `key`, which must be there. Throws Error(data).
+// The string at `key`, which must be there. Throws Error(data), with `hint` where it is missing and
+// no other key is near to it.
 std::string required(const RecordJson& object, const std::string& key, const std::string& place,
                      const char* hint = nullptr);
 

@@ -364,6 +364,16 @@ bool is_checkpoint(const fs::path& path) {
   return is_there(path / kInfo);
 }
 
+std::string hint_without_result(const fs::path& directory) {
+  if (is_checkpoint(directory) || !list_checkpoints(directory).empty()) {
+    return "the result is written when the run ends; to write that of a checkpoint, train with the "
+           "same recipe, resume=CHECKPOINT, its step as max_steps, warmup_steps=0, and another "
+           "output_dir";
+  }
+  if (!is_there(directory / kLogName)) return {};
+  return "it has the log of a run that has not ended: the result is written when it ends";
+}
+
 CheckpointInfo read_checkpoint_info(const fs::path& checkpoint) {
   return read_manifest(checkpoint).info;
 }

@@ -61,10 +61,9 @@ FileSizes checkpoint_sizes(const CheckpointInfo& info, const std::string& recipe
 // over.
 std::vector<fs::path> list_checkpoints(const fs::path& output_dir);
 
-// A hint where a checkpoint, or a run that has not ended, is taken for a result.
-inline constexpr const char* kResultOfCheckpoint =
-    "the result is written when the run ends; to write that of a checkpoint, train with the same "
-    "recipe, resume=CHECKPOINT, its step as max_steps, warmup_steps=0, and another output_dir";
+// A hint where a checkpoint, or the directory of a run that has not ended, is taken for a result;
+// empty for any other directory. Throws Error(generic) where the system does not say.
+std::string hint_without_result(const fs::path& directory);
 
 // Whether a directory has a checkpoint.json; the checkpoint may be damaged. Throws Error(generic)
 // where the system does not say.

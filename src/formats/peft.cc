@@ -133,8 +133,8 @@ std::vector<std::string> adapters_in(const fs::path& directory) {
   } else if (const auto names = adapters_in(directory); !names.empty()) {
     hint = fmt::format("there are adapters in it, of which one is to be given: {}",
                        fmt::join(names, ", "));
-  } else if (is_checkpoint(directory) || !list_checkpoints(directory).empty()) {
-    hint = kResultOfCheckpoint;
+  } else if (const std::string of_run = hint_without_result(directory); !of_run.empty()) {
+    hint = of_run;
   }
   throw Error(ErrorKind::model, fmt::format("{} has no {}", directory.string(), kAdapterConfig),
               hint);

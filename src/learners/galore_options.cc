@@ -61,7 +61,8 @@ constexpr OptionSpec kGaloreOptions[] = {
      .type = OptionType::integer,
      .default_text = "auto",
      .help =
-         "steps from one refresh of a subspace to the next; auto: 2% of max_steps, from 20 to 200",
+         "steps from one refresh of a subspace to the next; auto: 2% of the run's steps, from 20 "
+         "to 200",
      .aliases = "update_proj_gap galore_update_interval qgalore_update_proj_gap",
      .choices = "auto",
      .min = 1,

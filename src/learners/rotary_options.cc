@@ -65,7 +65,7 @@ constexpr OptionSpec kRotaryOptions[] = {
      .type = OptionType::number,
      .default_text = "auto",
      .help = "learning rate of the active groups; auto: learning_rate, or up to 4 times that where "
-             "few are active, at most 1e-3",
+             "few are active, but not above 5e-4 unless learning_rate is, and at most 1e-3",
      .choices = "auto",
      .min = 0},
     {.name = "static_learning_rate",

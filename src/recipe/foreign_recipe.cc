@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/text.h"
 
@@ -41,6 +42,17 @@ std::string flat(const Assignment& assignment) {
     return "data: [FILE, FILE]; field_messages, field_instruction and their like name other keys";
   }
   return "expected a value or a flat list of values";
+}
+
+// For a key that no option has: of which one it is a slip. Empty where none is near.
+std::string slip_of(const std::string& key, const OptionSet& options) {
+  std::vector<std::string> names;
+  for (const OptionValue& option : options.values()) {
+    names.emplace_back(option.spec.name);
+    for (std::string& alias : split_words(option.spec.aliases)) names.push_back(std::move(alias));
+  }
+  const auto nearest = nearest_name(key, names);
+  return nearest ? fmt::format("did you mean {}?", *nearest) : "";
 }
 
 std::string program_of(std::span<const RecipeEntry> entries) {
@@ -91,7 +103,7 @@ RecipeReport report_recipe(std::span<const RecipeEntry> entries, const OptionSet
       report.is_foreign = true;
     } else if (option == nullptr) {
       const char* explanation = options.explanation(assignment.name, assignment.text);
-      hint = explanation != nullptr ? explanation : "";
+      hint = explanation != nullptr ? explanation : slip_of(assignment.name, options);
     } else if (entry.error) {
       // Axolotl's data sets are maps; ours are files.
       report.is_foreign = report.is_foreign || assignment.name == "datasets";

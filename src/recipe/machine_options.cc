@@ -35,7 +35,8 @@ std::span<const OptionSpec> machine_options() {
       {.name = "isa",
        .type = text,
        .default_text = "auto",
-       .help = "CPU instruction set; auto: the best of this machine",
+       .help = "CPU instruction set: x86-64-v3, x86-64-v4, x86-64-v4-vnni, x86-64-v4-bf16 or "
+               "x86-64-v4-amx; auto: the best of this machine",
        .choices = isa_names().c_str(),
        .affects_result = false},  // checkpoints record the one that was used
       {.name = "device_memory",

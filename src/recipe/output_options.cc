@@ -32,7 +32,8 @@ constexpr OptionSpec kOutputOptions[] = {
     {.name = "save_steps",
      .type = integer,
      .default_text = "0",
-     .help = "save a checkpoint every so many steps; 0: only when interrupted",
+     .help = "save a checkpoint every so many steps, and at the end; 0: only when interrupted or "
+             "asked to, and with load_best_model_at_end",
      .aliases = "checkpoint_save_steps",
      .min = 0,
      .affects_result = false},

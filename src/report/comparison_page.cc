@@ -31,7 +31,7 @@ std::string render_comparison(const std::vector<ComparedModel>& models, const st
   const std::string title = fmt::format("{} compared", counted(std::ssize(models), "model"));
   std::string rows =
       "<tr><th>model</th><th>weights</th><th>of the first</th><th>loss</th><th>KL</th>"
-      "<th>same token likeliest</th><th>tokens a second</th></tr>\n";
+      "<th>same token</th><th>tokens a second</th></tr>\n";
   for (const ComparedModel& model : models) {
     rows += fmt::format(
         "<tr><td>{}</td><td>{}</td><td>{:.1f} %</td><td>{:.4f}</td><td>{:.2e}</td><td>{:.2f} "

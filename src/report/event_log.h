@@ -9,12 +9,10 @@
 
 #include "base/file.h"
 #include "base/json_object.h"
+#include "base/shared_names.h"
 #include "report/growing_file.h"
 
 namespace jackscrew {
-
-// The log in an output_dir; the first file that a run writes.
-inline constexpr const char* kLogName = "train_log.jsonl";
 
 // Kinds that any run may write. Learners add their own, and runs of several ranks add `rank`.
 enum class EventKind { start, step, eval, save, warn, end, memory, booked, sample, exported };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/checked.h"
+#include "base/list_text.h"
 #include "base/text.h"
 #include "formats/peft.h"
 #include "formats/shape.h"
@@ -328,10 +329,14 @@ void warn_of_adapter(const Stage& stage, const fs::path& adapter) {
 Recipe with_adapter_options(Recipe recipe) {
   if (recipe.adapter.empty()) return recipe;
   if (recipe.adapters.size() > 1) {
-    throw Error(ErrorKind::usage,
-                fmt::format("{} are given, where one can stand beside the model",
-                            counted(std::ssize(recipe.adapters), "adapter")),
-                "jackscrew merge model=MODEL adapter=A,B output_dir=DIR makes one model of them");
+    const std::string of_comma = hint_of_comma(recipe.adapters);
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("{} are given, where one can stand beside the model",
+                    counted(std::ssize(recipe.adapters), "adapter")),
+        of_comma.empty()
+            ? "jackscrew merge model=MODEL adapter=A,B output_dir=DIR makes one model of them"
+            : of_comma);
   }
   const std::string origin = recipe.adapter;
   const PeftAdapter adapter = read_peft_adapter(origin);

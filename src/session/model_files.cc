@@ -158,8 +158,8 @@ bool has_model_weights(const fs::path& directory) {
 [[noreturn]] void refuse_without_config(const fs::path& directory) {
   refuse_adapter(directory);
   std::string hint = "give a directory that Hugging Face's save_pretrained() or a run wrote";
-  if (is_checkpoint(directory) || !list_checkpoints(directory).empty()) {
-    hint = kResultOfCheckpoint;
+  if (const std::string of_run = hint_without_result(directory); !of_run.empty()) {
+    hint = of_run;
   } else if (has_tokenizer(directory)) {
     hint += fmt::format("; its tokenizer alone is read by tokenizer={}",
                         shell_word(directory.string()));

@@ -335,6 +335,12 @@ RunStart find_start(Recipe recipe, const fs::path& output, int64_t total_steps,
     start.writes_again = what_is_written_again(*start.finished, start.checkpoint, output);
     start.finished.reset();
   }
+  // No error: a command that is repeated ends well, though its checkpoint be pruned since.
+  std::error_code unreachable;
+  if (start.finished && names_checkpoint(recipe) && !fs::exists(start.checkpoint, unreachable)) {
+    warn(fmt::format("there is no checkpoint {} (resume); the run in {} has ended, and needs none",
+                     start.checkpoint.string(), output.string()));
+  }
   if (start.finished || start.checkpoint.empty()) return start;
   const int64_t step = step_of(start.checkpoint, recipe);
   if (step > total_steps) {

@@ -61,7 +61,8 @@ struct RunStart {
 void refuse_other_recipe(const Recipe& recipe);
 
 // Decides how the run begins, in the recipe's output_dir, or in `output` where that was moved to
-// (a checkpoint that the recipe names is looked for under that name); changes nothing. A result is
+// (a checkpoint that the recipe names is looked for under that name, and where the run has ended a
+// warning says if it is not there); changes nothing. A result is
 // replaced in two cases only: overwrite=true, or the run that made it continues to a later step
 // from the checkpoint of its end. Either may have been interrupted before, and then resumes from
 // its own checkpoint. Throws Error(usage) where another result would be replaced, Error(data) or

@@ -96,8 +96,13 @@ TEST(Program, WhatIsNearlyRightIsExplained) {
   const std::string here = "a path counts from the current directory, /";
   refused("plan model=nowhere.gguf", 5, "model nowhere.gguf does not exist", here);
   refused("data preview data=nowhere.jsonl", 4, "nowhere.jsonl does not exist", here);
+  refused("data preview data=identity,alpaca_en_demo", 4, "identity does not exist",
+          "names in a dataset_info.json are not known here; " + here);
   // An adapter that was trained in another directory, over a model beside it.
   const TemporaryDirectory directory("jackscrew_moved_adapter");
+  const std::string data = directory.file("a.jsonl", "{\"text\": \"a\"}\n");
+  refused("data preview " + data, 2, "data does not know what to do with",
+          "data are given as data=" + data);
   nlohmann::json config =
       nlohmann::json::parse(read_text(fs::path(adapter) / "adapter_config.json"));
   config["base_model_name_or_path"] = "base.gguf";

@@ -237,6 +237,19 @@ TEST_F(DataFiles, AreNotMatchedByPatterns) {
             "* and ? match no files here: give their directory, or several as a.jsonl,b.jsonl");
 }
 
+TEST_F(DataFiles, MayHaveCommasInTheirNames) {
+  const auto hint_for = [](const std::vector<std::string>& paths) {
+    return hint_of(error_of(ErrorKind::data, [&] { data_places(paths); }));
+  };
+  const std::string a = (directory_ / "a").string();
+  EXPECT_EQ(hint_for({a, "b.jsonl"}), "check the path");
+  write("a,b.jsonl", "");
+  EXPECT_EQ(hint_for({a, "b.jsonl"}), "a comma of a name is written \\,: '" + a + "\\,b.jsonl'");
+  write("a, c.jsonl", "");
+  EXPECT_EQ(hint_for({a, "c.jsonl"}), "a comma of a name is written \\,: '" + a + "\\, c.jsonl'");
+  EXPECT_EQ(hint_for({a, "d.jsonl"}), "check the path");
+}
+
 TEST_F(DataFiles, OfOtherKindsAreRefusedWithWhatToDo) {
   for (const auto& [name, hint] : std::vector<std::pair<std::string, std::string>>{
            {"a.parquet", "datasets.load_dataset(\"parquet\", data_files=\""},

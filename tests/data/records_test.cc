@@ -245,6 +245,30 @@ TEST(Records, JsonHasNoNaN) {
   EXPECT_EQ(other.find("JSON has no"), std::string::npos) << other;
 }
 
+TEST(Records, HintsNameAKeyThatIsASlip) {
+  for (const auto& [json, expected] :
+       {std::pair(R"({"instruction": "a", "ouput": "b"})", "is \"ouput\" meant to be \"output\"?"),
+        std::pair(R"({"prompt": "a", "Completion": "b"})",
+                  "is \"Completion\" meant to be \"completion\"?"),
+        std::pair(R"({"messages": [{"role": "user", "contents": "a"}]})",
+                  "is \"contents\" meant to be \"content\"?")}) {
+    const auto error =
+        error_of(ErrorKind::data, [json = json] { parse_record(json, "a.jsonl:1"); });
+    EXPECT_EQ(hint_of(error), expected) << error;
+  }
+}
+
+TEST(Records, HintsSayHowObjectsAreWrittenOnALine) {
+  for (const char* json : {"{", " {\t\r"}) {
+    const auto error = error_of(ErrorKind::data, [&] { parse_record(json, "a.jsonl:1"); });
+    EXPECT_TRUE(message_of(error).ends_with("a.jsonl:1: the object goes on over several lines"))
+        << error;
+    EXPECT_NE(hint_of(error).find("as `jq -c .` does, or all of them as one array"),
+              std::string::npos)
+        << error;
+  }
+}
+
 // On one line or on several, of which the first is none.
 TEST(Records, HintsSayHowAFileWithAnArrayIsNamed) {
   for (const char* json : {R"([{"text": "a"}])", "[", R"([{"text": "a"},)"}) {

@@ -47,6 +47,16 @@ TEST(ForeignRecipe, KeysOfTransformersNameNoProgram) {
             "LLaMA-Factory");
 }
 
+// Two slips in a recipe of one's own look like another program's.
+TEST(ForeignRecipe, NearNamesAreHints) {
+  const RecipeReport report =
+      report_of("model: hf\nlearning_rat: 1\nmicro_batch_siz: 2\nsomething_new: 1\n");
+  ASSERT_EQ(report.unknown.size(), 3u);
+  EXPECT_EQ(report.unknown[0].hint, "did you mean learning_rate?");
+  EXPECT_EQ(report.unknown[1].hint, "did you mean micro_batch_size?");
+  EXPECT_EQ(report.unknown[2].hint, "");
+}
+
 // What an option says of a value that it does not take, its hint too.
 TEST(ForeignRecipe, ValuesThatAreRefusedKeepTheirHints) {
   const RecipeReport report = report_of("base_model: hf\noptim: adamw_torch\nseed: x\n");

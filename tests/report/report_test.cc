@@ -394,6 +394,7 @@ TEST(ComparisonPage, HasARowAndTwoPointsForEveryModel) {
             std::string::npos)
       << page;
   EXPECT_NE(page.find("1234 tokens of held out.txt"), std::string::npos);
+  EXPECT_NE(page.find("<th>same token</th>"), std::string::npos);
 }
 
 TEST(SlowReport, ABrowserDrawsIt) {

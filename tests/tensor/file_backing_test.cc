@@ -50,9 +50,11 @@ class FileBackingRoomTest : public ::testing::Test {
 TEST_F(FileBackingRoomTest, NamesTheLimitsOfMaps) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer needs address space without end";
   FileBacking backing(directory_);
-  const ResourceLimit no_more(RLIMIT_AS, kBytes);
-  expect_message(ErrorKind::does_not_fit, "Cannot allocate memory",
-                 [&] { backing.acquire(kBytes); });
+  {
+    const ResourceLimit no_more(RLIMIT_AS, kBytes);
+    expect_message(ErrorKind::does_not_fit, "Cannot allocate memory",
+                   [&] { backing.acquire(kBytes); });
+  }
   EXPECT_TRUE(fs::is_empty(directory_));
 }
 

@@ -99,6 +99,23 @@ TEST(SlowEarlierResult, AFinishedRunContinuesWhereItsModelAndDataHaveMoved) {
   EXPECT_TRUE(tiny.text("out/model.safetensors") == result);
 }
 
+// One that is not there may have been pruned since: it is no error. A name that was mistyped is
+// told.
+TEST(SlowEarlierResult, AFinishedRunWarnsOfANamedCheckpointThatIsNotThere) {
+  const TinyRun tiny("absent_checkpoint");
+  tiny.must_train("out", kLonger + std::string("2"));
+  for (const char* name : {"out/checkpoint-2", "out/checkpoint-3"}) {
+    const std::string from = tiny.path(name).string();
+    const Outcome again =
+        run(tiny.train("out", kLonger + std::string("2 resume=") + from) + " 2>&1");
+    EXPECT_EQ(again.exit_code, 0) << again.out;
+    EXPECT_EQ(again.out.find("warning: there is no checkpoint " + from) != std::string::npos,
+              !fs::exists(from))
+        << again.out;
+    EXPECT_NE(again.out.find("nothing to do"), std::string::npos) << again.out;
+  }
+}
+
 TEST(SlowEarlierResult, TheRecipeOfARenamedRunSaysWhereThatIs) {
   const TinyRun tiny("renamed_run");
   tiny.must_train("out", "method=full max_steps=2 save_steps=2");

@@ -45,7 +45,10 @@ class LostAfterAFile : public Transport {
     return network_.receive(from, tag, bytes);
   }
   void wait(std::span<const Ticket> tickets) override { network_.wait(tickets); }
-  [[noreturn]] void abort(int exit_code) override { network_.abort(exit_code); }
+  [[noreturn]] void abort(int exit_code) override {
+    network_.abort(exit_code);
+    std::terminate();  // never reached
+  }
   void close() override { network_.close(); }
 
  private:

@@ -1,6 +1,7 @@
 // What the user hears of ranks that are lost, before the result is written and after it.
 #include <gtest/gtest.h>
 
+#include <exception>
 #include <thread>
 
 #include "tests/support/errors.h"

@@ -109,8 +109,8 @@ void refuse_value(const OptionSpec& spec, std::string_view text, std::string_vie
   const auto nearest = bare ? std::nullopt : nearest_name(text, choices);
   std::string hint = nearest ? fmt::format("did you mean {}?", *nearest) : std::string();
   if (spec.type == OptionType::bytes && bare) {
-    // Nobody has a thousand TiB, and nobody wants less than a MiB.
-    constexpr double kLeastBytes = 1048576.0;
+    // Nobody has 64 TiB, and nobody wants less than 64 KiB.
+    constexpr double kLeastBytes = 65536.0;
     const std::string with_unit = fmt::format("{}{}", text, *bare < kLeastBytes ? "GiB" : "B");
     hint = is_valid_item(spec, with_unit)
                ? fmt::format("write the unit: {}={}", spec.name, with_unit)

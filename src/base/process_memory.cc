@@ -1,5 +1,7 @@
 #include "base/process_memory.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <array>
 #include <fstream>
@@ -139,6 +141,19 @@ std::optional<MemoryLimit> memory_limit(const fs::path& root) {
     }
     consider(limit_of(tree.mount, *tree.files));
   }
+  return tightest;
+}
+
+std::optional<AddressLimit> address_limit() {
+  std::optional<AddressLimit> tightest;
+  const auto consider = [&](auto resource, const char* command) {
+    rlimit limit{};
+    if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur > rlim_t{INT64_MAX}) return;
+    const auto bytes = static_cast<int64_t>(limit.rlim_cur);
+    if (!tightest || bytes < tightest->bytes) tightest = AddressLimit{command, bytes};
+  };
+  consider(RLIMIT_AS, "ulimit -v");
+  consider(RLIMIT_DATA, "ulimit -d");
   return tightest;
 }
 

@@ -25,6 +25,14 @@ struct MemoryLimit {
 // /proc and the mounts are looked for.
 std::optional<MemoryLimit> memory_limit(const fs::path& root = "/");
 
+// A limit beyond which the kernel refuses this process memory.
+struct AddressLimit {
+  const char* command;  // of the shell: "ulimit -v"
+  int64_t bytes;
+};
+// The tighter one of RLIMIT_AS and RLIMIT_DATA; nullopt: neither is set.
+std::optional<AddressLimit> address_limit();
+
 // Bytes that programs can still take without swapping (MemAvailable of /proc/meminfo, or less where
 // memory_limit() leaves less); 0 when unknown.
 int64_t available_memory_bytes();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
+#include <utility>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -17,6 +19,17 @@ void add_micro_batch(StepBatch& step, MicroBatch micro_batch) {
   step.tokens += micro_batch.tokens();
   step.micro_batches.push_back(std::move(micro_batch));
 }
+
+// The most bytes of a step of so many tokens in at most so many sequences.
+int64_t batch_bytes(int64_t tokens, int64_t sequences, int64_t micro_batches) {
+  constexpr int64_t kIndex = sizeof(int32_t);
+  // A sequence has a target, and so two tokens at least.
+  const int64_t indices = 3 * tokens + std::min(sequences, tokens / 2) + micro_batches;
+  return kIndex * indices + micro_batches * static_cast<int64_t>(sizeof(MicroBatch));
+}
+
+// Enough that the work between two calls costs nothing, few enough to take little memory.
+constexpr int64_t kEvaluatedAtOnce = 64;  // micro-batches
 
 }  // namespace
 
@@ -50,54 +63,63 @@ void MicroBatch::append(const Example& example, int64_t virtual_tokens) {
   cu_seqlens.push_back(end);
 }
 
-std::span<const int64_t> Rows::row(int64_t index) const {
-  const auto i = static_cast<size_t>(index);
-  return std::span(examples).subspan(static_cast<size_t>(begins[i]),
-                                     static_cast<size_t>(begins[i + 1] - begins[i]));
+void MicroBatch::reserve(int64_t tokens, int64_t sequences) {
+  for (auto* of_tokens : {&ids, &positions, &targets}) {
+    of_tokens->reserve(static_cast<size_t>(tokens));
+  }
+  cu_seqlens.reserve(static_cast<size_t>(sequences + 1));
 }
 
-void Rows::append(std::span<const int64_t> row) {
+std::span<const uint32_t> Rows::rows(int64_t begin, int64_t end) const {
+  const uint32_t first = begins[static_cast<size_t>(begin)];
+  return std::span(examples).subspan(first, begins[static_cast<size_t>(end)] - first);
+}
+
+void Rows::append(std::span<const uint32_t> row) {
   examples.insert(examples.end(), row.begin(), row.end());
-  begins.push_back(std::ssize(examples));
+  begins.push_back(static_cast<uint32_t>(examples.size()));
 }
 
-Rows pack_best_fit(std::span<const int64_t> lengths, std::span<const int64_t> order,
-                   int64_t capacity) {
-  std::vector<int64_t> by_length(order.begin(), order.end());
-  const auto length_of = [&](int64_t i) { return lengths[static_cast<size_t>(i)]; };
-  std::stable_sort(by_length.begin(), by_length.end(),
-                   [&](int64_t a, int64_t b) { return length_of(a) > length_of(b); });
-  std::vector<size_t> row_of;  // [examples], in the order of by_length
-  row_of.reserve(by_length.size());
-  std::vector<int64_t> counts;  // [rows]
-  std::map<int64_t, std::vector<size_t>> rows_by_room;
-  for (const int64_t example : by_length) {
-    const int64_t size = length_of(example);
+Rows pack_best_fit(std::vector<int32_t> lengths, std::vector<uint32_t> order, int64_t capacity) {
+  // Longest first from here on.
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return lengths[a] > lengths[b]; });
+  constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
+  std::vector<uint32_t> row_of;  // [examples], in that order
+  row_of.reserve(order.size());
+  // Rows with the same room lie on each other, the last one to get there on top.
+  std::map<int64_t, uint32_t> top_by_room;
+  std::vector<uint32_t> below;  // [rows]: kNone at the bottom
+  below.reserve(order.size());  // what is not written to takes no memory
+  for (const uint32_t example : order) {
+    const int64_t size = lengths[example];
     if (size > capacity) {
       fail(ErrorKind::data, "an example of {} tokens is longer than a row of {}", size, capacity);
     }
-    auto fullest = rows_by_room.lower_bound(size);
-    size_t row = counts.size();
+    const auto fullest = top_by_room.lower_bound(size);
+    auto row = static_cast<uint32_t>(below.size());
     int64_t room = capacity;
-    if (fullest == rows_by_room.end()) {
-      counts.push_back(0);
+    if (fullest == top_by_room.end()) {
+      below.push_back(kNone);
     } else {
-      row = fullest->second.back();
+      row = fullest->second;
       room = fullest->first;
-      fullest->second.pop_back();
-      if (fullest->second.empty()) rows_by_room.erase(fullest);
+      fullest->second = below[row];
+      if (fullest->second == kNone) top_by_room.erase(fullest);
     }
-    ++counts[row];
     row_of.push_back(row);
-    rows_by_room[room - size].push_back(row);
+    uint32_t& top = top_by_room.try_emplace(room - size, kNone).first->second;
+    below[row] = std::exchange(top, row);
   }
+  std::vector<int32_t>().swap(lengths);
   Rows rows;
-  for (const int64_t count : counts) rows.begins.push_back(rows.begins.back() + count);
-  rows.examples.resize(by_length.size());
-  std::vector<int64_t> next(rows.begins.begin(), rows.begins.end() - 1);  // [rows]
-  for (size_t i = 0; i < by_length.size(); ++i) {
-    rows.examples[static_cast<size_t>(next[row_of[i]]++)] = by_length[i];
-  }
+  rows.begins.assign(below.size() + 1, 0);
+  for (const uint32_t row : row_of) ++rows.begins[row + size_t{1}];
+  std::partial_sum(rows.begins.begin(), rows.begins.end(), rows.begins.begin());
+  std::vector<uint32_t>& next = below;  // [rows]: where the row's next example goes
+  std::copy(rows.begins.begin(), rows.begins.end() - 1, next.begin());
+  rows.examples.resize(order.size());
+  for (size_t i = 0; i < order.size(); ++i) rows.examples[next[row_of[i]]++] = order[i];
   return rows;
 }
 
@@ -128,6 +150,7 @@ BatchSampler::BatchSampler(const Dataset& dataset, const BatchOptions& options)
            options.sequence_len);
     }
     tokens_per_epoch_ += length(i);
+    longest_ = std::max(longest_, length(i));
   }
   // Positions of a micro-batch are counted in 32 bits.
   require_micro_batch(options.micro_batch_size, options.sequence_len,
@@ -145,29 +168,54 @@ double BatchSampler::fill_rate() const {
          (static_cast<double>(rows_per_epoch_) * static_cast<double>(options_.sequence_len));
 }
 
-BatchSampler::Epoch BatchSampler::plan(int64_t number) const {
-  const std::vector<int64_t> order =
-      shuffled_order(dataset_->size(), options_.seed, number, "examples");
-  Rows packed;
+int64_t BatchSampler::step_bytes() const {
+  const int64_t rows = std::min(rows_per_step_, rows_per_epoch_);
+  const int64_t longest_row = options_.packing ? options_.sequence_len : longest_;
+  return batch_bytes(std::min(rows * longest_row, tokens_per_epoch_),
+                     options_.packing ? dataset_->size() : rows,
+                     ceil_div(rows, options_.micro_batch_size));
+}
+
+int64_t BatchSampler::planning_bytes() const {
+  const int64_t examples = dataset_->size();
+  const int64_t planning = 12 * examples + 8 * rows_per_epoch_;  // see pack_best_fit()
+  const int64_t held = 4 * (examples + rows_per_epoch_) + 8 * steps_per_epoch_;
+  return std::max<int64_t>(0, planning - held);  // the epoch before goes first
+}
+
+Rows BatchSampler::packed(int64_t number) const {
+  std::vector<uint32_t> order = shuffled_order(dataset_->size(), options_.seed, number, "examples");
   if (options_.packing) {
-    std::vector<int64_t> lengths;
+    std::vector<int32_t> lengths;
     lengths.reserve(order.size());
-    for (int64_t i = 0; i < dataset_->size(); ++i) lengths.push_back(length(i));
-    packed = pack_best_fit(lengths, order, options_.sequence_len);
-  } else {
-    for (const int64_t& example : order) packed.append({&example, 1});
+    for (int64_t i = 0; i < dataset_->size(); ++i) lengths.push_back(narrow<int32_t>(length(i)));
+    return pack_best_fit(std::move(lengths), std::move(order), options_.sequence_len);
   }
-  // Packing returns the longest examples first; shuffled, a row's length says nothing about its
-  // step.
+  Rows rows;
+  rows.begins.resize(order.size() + 1);
+  std::iota(rows.begins.begin(), rows.begins.end(), uint32_t{0});
+  rows.examples = std::move(order);
+  return rows;
+}
+
+BatchSampler::Epoch BatchSampler::plan(int64_t number) const {
   Epoch epoch;
   epoch.number = number;
-  for (const int64_t row : shuffled_order(packed.size(), options_.seed, number, "rows")) {
-    epoch.rows.append(packed.row(row));
+  {
+    // Packing returns the longest examples first; shuffled, a row's length says nothing about its
+    // step.
+    const Rows in_order = packed(number);
+    epoch.rows.examples.reserve(in_order.examples.size());
+    epoch.rows.begins.reserve(in_order.begins.size());
+    for (const uint32_t row : shuffled_order(in_order.size(), options_.seed, number, "rows")) {
+      epoch.rows.append(in_order.row(row));
+    }
   }
+  epoch.tokens_before.reserve(static_cast<size_t>(ceil_div(epoch.rows.size(), rows_per_step_) + 1));
   epoch.tokens_before.push_back(0);
   int64_t tokens = 0;
   for (int64_t row = 0; row < epoch.rows.size(); ++row) {
-    for (const int64_t example : epoch.rows.row(row)) tokens += length(example);
+    for (const uint32_t example : epoch.rows.row(row)) tokens += length(example);
     const bool step_ends = (row + 1) % rows_per_step_ == 0;
     if (step_ends || row + 1 == epoch.rows.size()) epoch.tokens_before.push_back(tokens);
   }
@@ -177,7 +225,8 @@ BatchSampler::Epoch BatchSampler::plan(int64_t number) const {
 std::shared_ptr<const BatchSampler::Epoch> BatchSampler::epoch(int64_t number) const {
   {
     const std::lock_guard lock(mutex_);
-    if (cached_->number == number) return cached_;
+    if (cached_ && cached_->number == number) return cached_;
+    cached_.reset();  // the memory of two at once is not counted on
   }
   auto planned = std::make_shared<const Epoch>(plan(number));
   const std::lock_guard lock(mutex_);
@@ -194,12 +243,16 @@ StepBatch BatchSampler::step(int64_t index) const {
   StepBatch step;
   step.first_token = checked_add(checked_mul(rows_of->number, tokens_per_epoch_),
                                  rows_of->tokens_before[static_cast<size_t>(step_in_epoch)]);
+  step.micro_batches.reserve(static_cast<size_t>(ceil_div(end - begin, options_.micro_batch_size)));
   for (int64_t first = begin; first < end; first += options_.micro_batch_size) {
     MicroBatch micro_batch;
-    for (int64_t row = first; row < std::min(end, first + options_.micro_batch_size); ++row) {
-      for (const int64_t example : rows_of->rows.row(row)) {
-        micro_batch.append(dataset_->example(example), options_.virtual_tokens);
-      }
+    const std::span<const uint32_t> examples =
+        rows_of->rows.rows(first, std::min(end, first + options_.micro_batch_size));
+    int64_t tokens = 0;
+    for (const uint32_t example : examples) tokens += length(example);
+    micro_batch.reserve(tokens, std::ssize(examples));
+    for (const uint32_t example : examples) {
+      micro_batch.append(dataset_->example(example), options_.virtual_tokens);
     }
     add_micro_batch(step, std::move(micro_batch));
   }
@@ -213,20 +266,37 @@ EvaluationBatches::EvaluationBatches(const Dataset& dataset, int64_t max_tokens,
 }
 
 StepBatch EvaluationBatches::next() {
-  // Enough that the work between two calls costs nothing, few enough to take little memory.
-  constexpr size_t kMicroBatches = 64;
   StepBatch step;
-  MicroBatch micro_batch;
-  for (; example_ < dataset_->size(); ++example_) {
-    if (micro_batch.tokens() > 0 &&
-        micro_batch.tokens() + virtual_tokens_ + dataset_->length(example_) > max_tokens_) {
-      add_micro_batch(step, std::exchange(micro_batch, MicroBatch{}));
-      if (step.micro_batches.size() == kMicroBatches) return step;
+  step.micro_batches.reserve(kEvaluatedAtOnce);
+  while (example_ < dataset_->size() && std::ssize(step.micro_batches) < kEvaluatedAtOnce) {
+    int64_t tokens = 0;
+    int64_t end = example_;
+    for (; end < dataset_->size(); ++end) {
+      const int64_t more = virtual_tokens_ + dataset_->length(end);
+      if (tokens > 0 && tokens + more > max_tokens_) break;
+      tokens += more;
     }
-    micro_batch.append(dataset_->example(example_), virtual_tokens_);
+    MicroBatch micro_batch;
+    micro_batch.reserve(tokens, end - example_);
+    for (; example_ < end; ++example_) {
+      micro_batch.append(dataset_->example(example_), virtual_tokens_);
+    }
+    add_micro_batch(step, std::move(micro_batch));
   }
-  if (micro_batch.tokens() > 0) add_micro_batch(step, std::move(micro_batch));
   return step;
+}
+
+int64_t EvaluationBatches::step_bytes() const {
+  int64_t all = 0;
+  int64_t longest = max_tokens_;
+  for (int64_t i = 0; i < dataset_->size(); ++i) {
+    const int64_t tokens = virtual_tokens_ + dataset_->length(i);
+    all += tokens;
+    longest = std::max(longest, tokens);
+  }
+  // The quotient keeps a max_tokens without bounds from overflowing.
+  const int64_t most = longest > all / kEvaluatedAtOnce ? all : kEvaluatedAtOnce * longest;
+  return batch_bytes(most, dataset_->size(), std::min(dataset_->size(), kEvaluatedAtOnce));
 }
 
 }  // namespace jackscrew

@@ -28,6 +28,8 @@ struct MicroBatch {
 
   int64_t tokens() const { return static_cast<int64_t>(ids.size()); }
   TargetRows target_rows() const;
+  // Before the first sequence: takes the memory of so many, with so many tokens in all.
+  void reserve(int64_t tokens, int64_t sequences);
   // Appends a sequence, preceded by `virtual_tokens` tokens of id 0 that are never targets. Throws
   // Error(data) when the example is empty, Error(generic) beyond 2^31 tokens.
   void append(const Example& example, int64_t virtual_tokens = 0);
@@ -41,14 +43,17 @@ struct StepBatch {
   int64_t first_token = 0;  // tokens in all steps before: the index of the first one, for RNG
 };
 
-// Rows of examples, one row after another.
+// Rows of examples, one row after another. There are as many indices as examples, which may be
+// millions: 32 bits each.
 struct Rows {
-  std::vector<int64_t> examples;
-  std::vector<int64_t> begins = {0};  // [rows + 1]: where each begins in `examples`, then the end
+  std::vector<uint32_t> examples;
+  std::vector<uint32_t> begins = {0};  // [rows + 1]: where each begins in `examples`, then the end
 
   int64_t size() const { return std::ssize(begins) - 1; }
-  std::span<const int64_t> row(int64_t index) const;
-  void append(std::span<const int64_t> row);
+  // The examples of rows [begin, end).
+  std::span<const uint32_t> rows(int64_t begin, int64_t end) const;
+  std::span<const uint32_t> row(int64_t index) const { return rows(index, index + 1); }
+  void append(std::span<const uint32_t> row);
 };
 
 struct BatchOptions {
@@ -81,6 +86,11 @@ class BatchSampler {
   int64_t rows_per_epoch() const { return rows_per_epoch_; }
   // The share of rows x sequence_len that holds tokens, in (0, 1].
   double fill_rate() const;
+  // The most bytes of a step.
+  int64_t step_bytes() const;
+  // The most bytes that step() takes for a moment where an epoch begins, beside what it holds
+  // anyway.
+  int64_t planning_bytes() const;
 
  private:
   // One epoch's rows, each a list of examples, and the tokens before each step.
@@ -91,6 +101,7 @@ class BatchSampler {
   };
   std::shared_ptr<const Epoch> epoch(int64_t number) const;
   Epoch plan(int64_t number) const;
+  Rows packed(int64_t number) const;
   int64_t length(int64_t example) const {
     return options_.virtual_tokens + dataset_->length(example);
   }
@@ -101,7 +112,8 @@ class BatchSampler {
   int64_t rows_per_epoch_ = 0;
   int64_t steps_per_epoch_ = 0;
   int64_t tokens_per_epoch_ = 0;
-  // The most recently used epoch, a cache: planning it again gives the same.
+  int64_t longest_ = 0;  // tokens of an example
+  // The most recently used epoch, a cache: planning it again gives the same. Null while none is.
   mutable std::mutex mutex_;
   mutable std::shared_ptr<const Epoch> cached_;
 };
@@ -109,9 +121,9 @@ class BatchSampler {
 // Packs examples into rows of `capacity` by best-fit decreasing: the longest first, each into the
 // fullest row that still has room. Examples of equal length are taken in the given order, and the
 // number of rows depends on the lengths alone. Returns indices into `lengths`. Throws Error(data)
-// when a length exceeds the capacity.
-Rows pack_best_fit(std::span<const int64_t> lengths, std::span<const int64_t> order,
-                   int64_t capacity);
+// when a length exceeds the capacity. Takes at most 12 bytes an example and 8 a row, the result and
+// both arguments included, which are freed.
+Rows pack_best_fit(std::vector<int32_t> lengths, std::vector<uint32_t> order, int64_t capacity);
 
 // All of a dataset in order, for evaluation, a few micro batches at a time.
 class EvaluationBatches {
@@ -122,6 +134,8 @@ class EvaluationBatches {
 
   // At the end, returns a step without micro batches.
   StepBatch next();
+  // The most bytes of a step.
+  int64_t step_bytes() const;
 
  private:
   const Dataset* dataset_;

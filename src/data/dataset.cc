@@ -259,10 +259,10 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed,
                 "a fraction below 1, or a number of examples smaller than there are");
   }
   const auto count = static_cast<size_t>(wanted);
-  const std::vector<int64_t> order =
+  const std::vector<uint32_t> order =
       shuffled_order(std::ssize(drawn_from), seed, 0, "validation split");
   std::vector<bool> chosen(items_.size(), false);
-  for (size_t i = 0; i < count; ++i) chosen[drawn_from[static_cast<size_t>(order[i])]] = true;
+  for (size_t i = 0; i < count; ++i) chosen[drawn_from[order[i]]] = true;
   std::pair<Dataset, Dataset> parts{without_items(), without_items()};
   for (size_t i = 0; i < items_.size(); ++i) {
     (chosen[i] ? parts.second : parts.first).keep(items_[i]);
@@ -294,10 +294,10 @@ Dataset Dataset::weighted(std::span<const double> weights, uint64_t seed) const 
     // However small the weight, something is seen of what is to be learned.
     const double least = whole == 0.0 && share > 0.0 ? 1.0 : 0.0;
     const auto drawn = static_cast<size_t>(std::max(std::round(share), least));
-    const std::vector<int64_t> order =
+    const std::vector<uint32_t> order =
         shuffled_order(std::ssize(items), seed, static_cast<int64_t>(s), "data weights");
     std::vector<int64_t> times(items.size(), static_cast<int64_t>(whole));
-    for (size_t i = 0; i < drawn; ++i) ++times[static_cast<size_t>(order[i])];
+    for (size_t i = 0; i < drawn; ++i) ++times[order[i]];
     for (size_t i = 0; i < items.size(); ++i) {
       for (int64_t time = 0; time < times[i]; ++time) out.keep(items[i]);
     }

@@ -30,9 +30,10 @@ std::string short_scientific(double value) {
   return text;
 }
 
-// "9.8/15.9 G"; in M where a tenth of a GiB would be too coarse.
+// "9.8/15.9 G"; in M below a GiB, where a tenth of one would be too coarse.
 std::string memory_text(int64_t used, const std::optional<int64_t>& budget) {
-  const bool small = static_cast<double>(used) < 0.1 * kGiB;
+  // What would round up to "1024.0 M" is a G.
+  const bool small = static_cast<double>(used) < 1023.95 * kMiB;
   const double unit = small ? kMiB : kGiB;
   std::string text = fmt::format("{:.1f}", static_cast<double>(used) / unit);
   if (budget) text += fmt::format("/{:.1f}", static_cast<double>(*budget) / unit);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/process_memory.h"
 #include "base/text.h"
@@ -110,19 +111,24 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
     return needed(available) +
            (host > 0 ? fmt::format(" and {} for masters", human_bytes(host)) : "");
   };
+  // Data that take less than a hundredth are not worth words.
+  const std::string for_data = use.data_bytes < std::max<int64_t>(1, in_machine / 100)
+                                   ? ""
+                                   : fmt::format(" and {} for data", human_bytes(use.data_bytes));
   // Checked even with a budget: a process that exceeds a memory limit is killed.
   const int64_t beside = beside_the_ledger(in_machine, recipe, *device);
-  if (const auto limit = memory_limit(); limit && in_machine + beside > limit->available) {
-    of_machine = std::max<int64_t>(0, limit->available - beside);
-    refuse(fmt::format("{} and {} of its own, but only {} is left of the memory limit of {} ({})",
-                       all_needed(limit->available), human_bytes(beside),
+  const int64_t needed_in_all = checked_add(checked_add(in_machine, use.data_bytes), beside);
+  if (const auto limit = memory_limit(); limit && needed_in_all > limit->available) {
+    of_machine = std::max<int64_t>(0, limit->available - beside - use.data_bytes);
+    refuse(fmt::format("{}{} and {} of its own, but only {} is left of the memory limit of {} ({})",
+                       all_needed(limit->available), for_data, human_bytes(beside),
                        human_bytes(limit->available), human_bytes(limit->bytes),
                        limit->group.string()));
   }
   const int64_t available = budgets_machine(recipe, plan, *device) ? 0 : available_memory_bytes();
-  if (available == 0 || in_machine <= available) return;
-  of_machine = available;
-  refuse(fmt::format("{}, but only {} is free on this machine", all_needed(available),
+  if (available == 0 || in_machine + use.data_bytes <= available) return;
+  of_machine = std::max<int64_t>(0, available - use.data_bytes);
+  refuse(fmt::format("{}{}, but only {} is free on this machine", all_needed(available), for_data,
                      human_bytes(available, in_machine)));
 }
 
@@ -136,12 +142,13 @@ bool has_room(const Recipe& recipe, const ModelFiles& files, const SessionUse& u
   }
 }
 
-MachineMemory machine_memory(const Recipe& recipe, const SessionPlan& plan) {
+MachineMemory machine_memory(const Recipe& recipe, const SessionUse& use, const SessionPlan& plan) {
   const auto device = open_device(recipe);
   const bool beside = device->own_memory().has_value();
   MachineMemory out;
   out.needed = plan.host.peak + (beside ? 0 : plan.ledger.peak);
   out.needed += beside_the_ledger(out.needed, recipe, *device);
+  out.needed = checked_add(out.needed, use.data_bytes);
   if (const auto limit = memory_limit()) out.available = limit->available;
   const int64_t available = available_memory_bytes();  // 0: not known
   if (!budgets_machine(recipe, plan, *device) && available > 0) {

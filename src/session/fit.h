@@ -27,7 +27,8 @@ bool budgets_machine(const Recipe& recipe, const SessionPlan& plan, const Device
 // Throws Error(does_not_fit) unless the plan fits, with a change that would make it fit as the
 // hint. Without a device_memory, the device's free memory is the limit and, unless there is a
 // host_memory, the machine's free memory for what lies beside it; where the device computes in the
-// host's memory, the machine's free memory for both together, unless budgets_machine().
+// host's memory, the machine's free memory for both together, unless budgets_machine(). What the
+// data take is of the machine's memory, not of the budgets.
 void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                  const SessionPlan& plan);
 
@@ -40,6 +41,6 @@ struct MachineMemory {
   int64_t needed = 0;
   std::optional<int64_t> available;
 };
-MachineMemory machine_memory(const Recipe& recipe, const SessionPlan& plan);
+MachineMemory machine_memory(const Recipe& recipe, const SessionUse& use, const SessionPlan& plan);
 
 }  // namespace jackscrew

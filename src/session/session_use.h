@@ -17,6 +17,8 @@ struct SessionUse {
   int64_t logits_rows = 0;  // rows of logits asked for at once; 0: none
   Place place = {};
   bool compares = false;  // texts under two models, as they are stored
+  // Host memory that the data are still to take beside the session.
+  int64_t data_bytes = 0;
   // For the hint of a session that does not train and does not fit: what would take less memory.
   const char* remedy = "take a smaller sequence_len";
 };

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/process_memory.h"
 #include "base/text.h"
 
 namespace jackscrew {
@@ -25,10 +26,14 @@ class HostBacking : public Backing {
   void* acquire(size_t bytes) override {
     void* data = bytes < kMapped ? of_heap(bytes) : of_pages(bytes);
     if (data != nullptr) return data;
+    // Where a limit is set, free memory says nothing.
+    const auto limit = address_limit();
     throw Error(
         ErrorKind::does_not_fit,
         fmt::format("the system has no {} left to give", human_bytes(narrow<int64_t>(bytes))),
-        "close other programs, or set device_memory to what is free");
+        limit ? fmt::format("raise the limit ({} is {}), or set device_memory to what it leaves",
+                            limit->command, human_bytes(limit->bytes))
+              : "close other programs, or set device_memory to what is free");
   }
 
   void release(void* data, size_t bytes) override {

@@ -183,7 +183,10 @@ std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void(
   return results;
 }
 
-SessionPlan Crew::rehearse() {
+SessionPlan Crew::rehearse(const DataMemory& data) {
+  // A rank that is not alone also has the message by which the step goes from one to the other.
+  const int64_t of_step = checked_mul(data.step, is_alone() ? 1 : 2);
+  use_.data_bytes = checked_add(data.planning, of_step);
   SessionPlan plan;
   std::vector<RankFacts> all;
   if (!is_alone()) {
@@ -193,7 +196,7 @@ SessionPlan Crew::rehearse() {
       Place place = use_.place;
       place.rank = rank;
       put(open.put(std::string(JACKSCREW_VERSION)).put(recipe_.to_yaml()).put(given_), place);
-      put(open, facts);
+      put(open.put(of_step), facts);
       send(rank, open);
     }
   }
@@ -202,7 +205,7 @@ SessionPlan Crew::rehearse() {
     require_fit(recipe_, files_, use_, plan);
   });
   if (is_alone()) return plan;
-  std::vector<SharedMemory> memory = memory_of(recipe_, plan, transport_->host(0));
+  std::vector<SharedMemory> memory = memory_of(recipe_, use_, plan, transport_->host(0));
   int64_t gradients = plan.gradients;
   std::set<std::string> others;  // settings that are not rank 0's
   for (const std::vector<uint8_t>& result : results) {

@@ -13,6 +13,7 @@
 #include "report/progress.h"
 #include "train/crew_messages.h"
 #include "train/result_source.h"
+#include "train/run_data.h"
 
 namespace jackscrew {
 
@@ -38,10 +39,11 @@ class Crew : public ResultSource {
   const Layout& layout() const { return use_.place.layout; }
   const SessionUse& use() const { return use_; }
 
-  // Every rank rehearses its part; returns rank 0's plan. Warns where ranks were started with
-  // different recipes. Throws Error(does_not_fit) where a rank does not fit, or where the ranks of
-  // one machine do not fit together, and the errors of opening.h.
-  SessionPlan rehearse();
+  // Every rank rehearses its part; returns rank 0's plan. `data` is what the data are still to
+  // take. Warns where ranks were started with different recipes. Throws Error(does_not_fit) where a
+  // rank does not fit, or where the ranks of one machine do not fit together, and the errors of
+  // opening.h.
+  SessionPlan rehearse(const DataMemory& data);
   // Creates the sessions of all ranks.
   void load(const SessionPlan& plan, const ProgressStyle& style);
   // This process's session.

@@ -3,6 +3,12 @@
 namespace jackscrew {
 
 void put(MessageWriter& out, const StepBatch& batch) {
+  size_t indices = 0;
+  for (const MicroBatch& micro_batch : batch.micro_batches) {
+    indices += 3 * micro_batch.ids.size() + micro_batch.cu_seqlens.size();
+  }
+  // Beside them the counts of the batch, and of each micro-batch with the sizes of its vectors.
+  out.reserve(indices * sizeof(int32_t) + (4 + 5 * batch.micro_batches.size()) * sizeof(int64_t));
   out.put(batch.targets).put(batch.tokens).put(batch.first_token).put(batch.micro_batches.size());
   for (const MicroBatch& micro_batch : batch.micro_batches) {
     out.put(micro_batch.ids).put(micro_batch.positions).put(micro_batch.targets);

@@ -118,9 +118,9 @@ Recipe recipe_on(const Recipe& recipe, int rank, std::span<const std::string> ho
   return own;
 }
 
-std::vector<SharedMemory> memory_of(const Recipe& recipe, const SessionPlan& plan,
-                                    const std::string& host) {
-  const MachineMemory machine = machine_memory(recipe, plan);
+std::vector<SharedMemory> memory_of(const Recipe& recipe, const SessionUse& use,
+                                    const SessionPlan& plan, const std::string& host) {
+  const MachineMemory machine = machine_memory(recipe, use, plan);
   std::vector<SharedMemory> out = {{host, machine.needed, machine.available}};
   const auto device = open_device(recipe);
   // With a budget, what is free is the user's business.

@@ -54,8 +54,8 @@ struct SharedMemory {
   std::string gpu = {};              // Device::identity(); empty: the machine's memory
 };
 // What a rank takes of its machine's memory and, where it computes on one, of its GPU's.
-std::vector<SharedMemory> memory_of(const Recipe& recipe, const SessionPlan& plan,
-                                    const std::string& host);
+std::vector<SharedMemory> memory_of(const Recipe& recipe, const SessionUse& use,
+                                    const SessionPlan& plan, const std::string& host);
 void put(MessageWriter& out, const SharedMemory& memory);
 SharedMemory get_memory(MessageReader& in);
 // Throws Error(does_not_fit) where ranks together need more than a place has.

@@ -75,6 +75,15 @@ BatchOptions run_batches(const Recipe& recipe) {
           virtual_tokens(recipe)};
 }
 
+DataMemory data_memory(const Recipe& recipe, const RunData& data, const BatchSampler& sampler,
+                       int64_t total_steps) {
+  const EvaluationBatches scored(data.evaluation, training_use(recipe).tokens,
+                                 virtual_tokens(recipe));
+  const bool ends_with_the_epoch = total_steps <= sampler.steps_per_epoch();  // which is planned
+  return {ends_with_the_epoch ? 0 : sampler.planning_bytes(),
+          std::max(sampler.step_bytes(), scored.step_bytes())};
+}
+
 std::string leave_out_slow_samples(RunData& data, const OptionSet& options, double peak_flops,
                                    int64_t weight_bytes, const ModelConfig& config) {
   constexpr double kLongest = 60;       // seconds

@@ -35,6 +35,14 @@ RunData read_run_data(const Recipe& recipe, const ModelFiles& files, const Token
 // How a run makes batches of its data.
 BatchOptions run_batches(const Recipe& recipe);
 
+// Host memory that the data take from here on, in bytes.
+struct DataMemory {
+  int64_t planning = 0;  // where an epoch begins; of the rank that deals the data
+  int64_t step = 0;      // of the largest step, or of what is evaluated at once: of every rank
+};
+DataMemory data_memory(const Recipe& recipe, const RunData& data, const BatchSampler& sampler,
+                       int64_t total_steps);
+
 // Drops the samples if nobody asks for them and their answers would take so long that they delay
 // the run, and returns a line for the user; else an empty one. `peak_flops` is the machine's, 0:
 // unknown; `weight_bytes` are read for every token of an answer.

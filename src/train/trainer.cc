@@ -146,7 +146,7 @@ class Trainer {
 
   // Opens the model on all ranks, as it is before the first step.
   void open_session() {
-    plan_ = crew_->rehearse();
+    plan_ = crew_->rehearse(data_memory(recipe_, data_, *sampler_, total_steps_));
     recipe_.output_dir = claim_->path().string();
     crew_->load(plan_, console_.style);
     info_ = describe_run(recipe_, files_, tokenizer_, crew_->session(), data_.inputs.data);

@@ -120,6 +120,7 @@ class Worker {
     const std::string yaml = in.get_text();
     const OptionSet given_to_first = options_of(in.get_text(), kOfRank0);
     const Place place = get_place(in);
+    const auto data_bytes = in.get<int64_t>();
     const RankFacts first = get_facts(in);
     recipe_ = followed_recipe(yaml, place.rank, hosts_of(transport_), start_.environments);
     files_.emplace(open_model(recipe_.model, recipe_.adapter, recipe_.tokenizer));
@@ -129,10 +130,11 @@ class Worker {
     recipe_ = with_adapter_options(std::move(recipe_));
     use_ = training_use(recipe_);
     use_.place = place;
+    use_.data_bytes = data_bytes;
     plan_ = Session::rehearse(recipe_, *files_, use_);
     require_fit(recipe_, *files_, use_, plan_);
     put(result, own);
-    const auto memory = memory_of(recipe_, plan_, transport_.host(place.rank));
+    const auto memory = memory_of(recipe_, use_, plan_, transport_.host(place.rank));
     result.put(memory.size());
     for (const SharedMemory& one : memory) put(result, one);
     result.put(plan_.gradients);

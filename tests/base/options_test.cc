@@ -120,6 +120,8 @@ TEST(Options, RefusalsNameKeyValueExpectationAndOrigin) {
   for (const char* bad : {"nan", "inf", "1e999", "x"}) refusal("alpha", bad);
   for (const char* bad : {"1QB", "-1", ""}) refusal("memory", bad);
   EXPECT_TRUE(refusal("memory", "16").ends_with(" | write the unit: memory=16GiB"));
+  EXPECT_TRUE(refusal("memory", "65535").ends_with(" | write the unit: memory=65535GiB"));
+  EXPECT_TRUE(refusal("memory", "1002431").ends_with(" | write the unit: memory=1002431B"));
   // With a unit these would be refused as well.
   for (const char* bad : {"inf", "nan", "-1", "1e300"}) {
     EXPECT_TRUE(refusal("memory", bad).ends_with(" | leave it out, or write a size: memory=16GiB"))

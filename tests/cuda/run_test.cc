@@ -150,7 +150,7 @@ TEST(GpuRun, IsHeldAgainstTheMachinesMemory) {
   SessionPlan plan = Session::rehearse(recipe, files, use);
   require_fit(recipe, files, use, plan);
   // CUDA's own on the host was up to 358 MiB beside an H100.
-  EXPECT_GE(machine_memory(recipe, plan).needed, plan.host.peak + (int64_t{358} << 20));
+  EXPECT_GE(machine_memory(recipe, use, plan).needed, plan.host.peak + (int64_t{358} << 20));
   plan.host.peak = int64_t{1} << 49;
   plan.host.at_peak[static_cast<size_t>(Purpose::masters)] = plan.host.peak;
   expect_message(ErrorKind::does_not_fit, "this run needs 524288.00 GiB on the host (masters",

@@ -1,14 +1,19 @@
 #include "data/batch.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <set>
 #include <thread>
 
 #include "base/philox.h"
 #include "data/shuffle.h"
+#include "tests/support/resource_limit.h"
+#include "tests/support/sanitizer.h"
 #include "tests/text/fixture.h"
 
 namespace jackscrew {
@@ -108,12 +113,12 @@ TEST(MicroBatch, TargetsPositionsAndBounds) {
 }
 
 TEST(Shuffle, IsAPermutationOfItsOwn) {
-  std::set<std::vector<int64_t>> seen;
+  std::set<std::vector<uint32_t>> seen;
   for (const uint64_t seed : {1u, 2u}) {
     for (const int64_t epoch : {0, 1}) {
       for (const char* what : {"rows", "examples"}) {
-        const std::vector<int64_t> order = shuffled_order(50, seed, epoch, what);
-        EXPECT_EQ(std::set<int64_t>(order.begin(), order.end()).size(), 50u);
+        const std::vector<uint32_t> order = shuffled_order(50, seed, epoch, what);
+        EXPECT_EQ(std::set<uint32_t>(order.begin(), order.end()).size(), 50u);
         EXPECT_EQ(shuffled_order(50, seed, epoch, what), order);
         seen.insert(order);
       }
@@ -121,21 +126,25 @@ TEST(Shuffle, IsAPermutationOfItsOwn) {
   }
   EXPECT_EQ(seen.size(), 8u);
   // Each place is equally likely: 24 permutations of 4, 200 of each expected (sigma about 14).
-  std::map<std::vector<int64_t>, int> counts;
+  std::map<std::vector<uint32_t>, int> counts;
   for (uint64_t seed = 0; seed < 4800; ++seed) ++counts[shuffled_order(4, seed, 0, "rows")];
   EXPECT_EQ(counts.size(), 24u);
   for (const auto& [order, count] : counts) EXPECT_NEAR(count, 200, 70);
 }
 
 TEST(Packing, BestFitDecreasing) {
-  const std::vector<int64_t> lengths = {3, 7, 5, 4, 2, 6, 1};
-  const std::vector<int64_t> order = {6, 5, 4, 3, 2, 1, 0};
+  const std::vector<int32_t> lengths = {3, 7, 5, 4, 2, 6, 1};
+  const std::vector<uint32_t> order = {6, 5, 4, 3, 2, 1, 0};
   // 7 opens a row, 6 the next; 5 a third; 4 fits the row of 6 exactly, 3 the row of 7, 2 and 1 that
   // of 5.
   const Rows rows = pack_best_fit(lengths, order, 10);
-  EXPECT_EQ(rows.examples, (std::vector<int64_t>{1, 0, 5, 3, 2, 4, 6}));
-  EXPECT_EQ(rows.begins, (std::vector<int64_t>{0, 2, 4, 7}));
+  EXPECT_EQ(rows.examples, (std::vector<uint32_t>{1, 0, 5, 3, 2, 4, 6}));
+  EXPECT_EQ(rows.begins, (std::vector<uint32_t>{0, 2, 4, 7}));
   expect_error(ErrorKind::data, "longer than a row", [&] { pack_best_fit(lengths, order, 6); });
+  // Of rows with the same room, the last to get there is filled first.
+  const Rows alike = pack_best_fit({6, 6, 6, 4, 4, 3}, {0, 1, 2, 3, 4, 5}, 10);
+  EXPECT_EQ(alike.examples, (std::vector<uint32_t>{0, 5, 1, 4, 2, 3}));
+  EXPECT_EQ(alike.begins, (std::vector<uint32_t>{0, 2, 4, 6}));
 }
 
 TEST(BatchSampler, EveryExampleOnceAnEpoch) {
@@ -293,6 +302,72 @@ TEST(BatchSampler, KeepsThePartialStepAndRefusesNonsense) {
   }
 }
 
+// The bytes that a step has taken. Its vectors have no more room than they fill.
+int64_t bytes_of_batch(const StepBatch& step) {
+  size_t bytes = step.micro_batches.size() * sizeof(MicroBatch);
+  for (const MicroBatch& micro : step.micro_batches) {
+    for (const Ids* ids : {&micro.ids, &micro.positions, &micro.targets, &micro.cu_seqlens}) {
+      EXPECT_EQ(ids->capacity(), ids->size());
+      bytes += ids->capacity() * sizeof(int32_t);
+    }
+  }
+  return static_cast<int64_t>(bytes);
+}
+
+TEST(BatchSampler, StepsTakeWhatTheySay) {
+  const Dataset dataset = random_dataset(2000, 60);
+  for (const bool packing : {true, false}) {
+    BatchOptions options = batch_options(128, packing);
+    options.virtual_tokens = 3;
+    options.gradient_accumulation_steps = 5;
+    const BatchSampler sampler(dataset, options);
+    int64_t most = 0;
+    for (int64_t i = 0; i < sampler.steps_per_epoch(); ++i) {
+      most = std::max(most, bytes_of_batch(sampler.step(i)));
+    }
+    EXPECT_LE(most, sampler.step_bytes());
+    EXPECT_GT(2 * most, sampler.step_bytes()) << "packing " << packing;
+  }
+  // A step never has more than an epoch.
+  const Dataset few = random_dataset(5, 30);
+  BatchOptions options = batch_options(64, true);
+  options.gradient_accumulation_steps = 1000;
+  const BatchSampler sampler(few, options);
+  EXPECT_LE(bytes_of_batch(sampler.step(0)), sampler.step_bytes());
+  EXPECT_LE(sampler.step_bytes(), 14 * few.stats().tokens + 2 * int64_t{4 + sizeof(MicroBatch)});
+}
+
+int64_t address_space() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0;
+  statm >> pages;
+  return pages * ::sysconf(_SC_PAGESIZE);
+}
+
+// Millions of examples take as much as a small model.
+TEST(BatchSampler, AnEpochIsPlannedInWhatItSays) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer takes addresses of its own";
+  constexpr int64_t kExamples = 1000000;
+  // Large vectors then are maps of their own, which are given back at once.
+  ASSERT_EQ(::mallopt(M_MMAP_THRESHOLD, 128 << 10), 1);
+  const Example alike{Ids(40, 1000), std::vector<uint8_t>(40, 1)};
+  const std::vector<double> weights = {kExamples / 1000.0};
+  const Dataset dataset = Dataset(std::vector<Example>(1000, alike), 64).weighted(weights, 1);
+  ASSERT_EQ(dataset.size(), kExamples);
+  for (const bool packing : {true, false}) {
+    const int64_t before = address_space();
+    const ResourceLimit limit(RLIMIT_AS, static_cast<rlim_t>(before + 22 * kExamples));
+    const BatchSampler sampler(dataset, batch_options(64, packing));
+    ASSERT_EQ(sampler.rows_per_epoch(), kExamples);
+    // Planned beside the epoch before, the second would not fit.
+    EXPECT_GT(sampler.step(sampler.steps_per_epoch()).tokens, 0);
+    const int64_t held = address_space() - before;
+    EXPECT_LE(held, 10 * kExamples);
+    EXPECT_LE(held + sampler.planning_bytes(), 22 * kExamples);
+    EXPECT_GE(held + sampler.planning_bytes(), 19 * kExamples);
+  }
+}
+
 TEST(EvaluationBatches, KeepTheOrder) {
   const Dataset dataset = random_dataset(150, 30);
   EvaluationBatches batches(dataset, 40);
@@ -317,6 +392,14 @@ TEST(EvaluationBatches, KeepTheOrder) {
   EXPECT_EQ(tokens, dataset.stats().tokens);
   EXPECT_EQ(targets, dataset.stats().trained_tokens);
   EXPECT_GT(steps, 1);
+  for (const int64_t max_tokens : {int64_t{1}, int64_t{40}, INT64_MAX}) {
+    EvaluationBatches all(dataset, max_tokens, 2);
+    const int64_t most = all.step_bytes();
+    for (StepBatch step = all.next(); !step.micro_batches.empty(); step = all.next()) {
+      EXPECT_LE(bytes_of_batch(step), most);
+    }
+    EXPECT_LE(most, 14 * (tokens + 2 * 150) + 64 * int64_t{4 + sizeof(MicroBatch)});
+  }
   EXPECT_EQ(EvaluationBatches(dataset, 1).next().micro_batches.size(), 64u);
   const Dataset none;
   EXPECT_TRUE(EvaluationBatches(none, 1).next().micro_batches.empty());

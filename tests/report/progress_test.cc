@@ -37,6 +37,11 @@ TEST(StepLine, SmallMemoryHasItsOwnUnit) {
   line.memory_used = int64_t{3} << 19;
   line.memory_budget = int64_t{2} << 20;
   EXPECT_NE(format_step_line(line).find("| mem 1.5/2.0 M |"), std::string::npos);
+  line.memory_used = int64_t{1507} * (int64_t{1} << 20) / 10;
+  line.memory_budget = int64_t{8} << 30;
+  EXPECT_NE(format_step_line(line).find("| mem 150.7/8192.0 M |"), std::string::npos);
+  line.memory_used = int64_t{1} << 30;
+  EXPECT_NE(format_step_line(line).find("| mem 1.0/8.0 G |"), std::string::npos);
 }
 
 TEST(StepLine, LeavesOutWhatIsNotKnown) {

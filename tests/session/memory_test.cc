@@ -119,12 +119,32 @@ TEST_F(MemoryTest, ADeviceBudgetSaysNothingOfMasters) {
     require_fit(recipe("device_memory=1GiB"), files_, use, plan);
   });
   EXPECT_NE(refusal.find("GiB for masters, but only "), std::string::npos) << refusal;
-  EXPECT_TRUE(machine_memory(recipe("device_memory=1GiB"), plan).available);
+  EXPECT_TRUE(machine_memory(recipe("device_memory=1GiB"), use, plan).available);
   if (memory_limit()) return;  // which no budget lifts
   EXPECT_NO_THROW(require_fit(recipe("device_memory=1GiB host_memory=2048TiB"), files_, use, plan));
-  EXPECT_FALSE(machine_memory(recipe("device_memory=1GiB host_memory=2048TiB"), plan).available);
+  EXPECT_FALSE(
+      machine_memory(recipe("device_memory=1GiB host_memory=2048TiB"), use, plan).available);
   plan.host.peak = 0;
-  EXPECT_FALSE(machine_memory(recipe("device_memory=1GiB"), plan).available);
+  EXPECT_FALSE(machine_memory(recipe("device_memory=1GiB"), use, plan).available);
+}
+
+// No budget speaks of the data, and a machine has no more for them than for the session.
+TEST_F(MemoryTest, DataAreOfTheMachinesMemory) {
+  const Recipe free = make_recipe(settings_of("sequence_len=32"));
+  SessionUse use = training_use(free);
+  const SessionPlan plan = Session::rehearse(free, files_, use);
+  const int64_t without = machine_memory(free, use, plan).needed;
+  use.data_bytes = 12345;
+  EXPECT_EQ(machine_memory(free, use, plan).needed, without + 12345);
+  EXPECT_NO_THROW(require_fit(free, files_, use, plan));
+  use.data_bytes = int64_t{1} << 50;
+  if (available_memory_bytes() == 0) GTEST_SKIP() << "the system does not say what is free";
+  const std::string refusal =
+      error_of(ErrorKind::does_not_fit, [&] { require_fit(free, files_, use, plan); });
+  EXPECT_NE(refusal.find(" and 1048576.00 GiB for data"), std::string::npos) << refusal;
+  if (memory_limit()) return;  // which no budget lifts
+  const Recipe budgeted = make_recipe(settings_of("sequence_len=32 device_memory=1GiB"));
+  EXPECT_NO_THROW(require_fit(budgeted, files_, use, plan));
 }
 
 // What runs were seen to take, in MiB: product=f32, product=bf16, then both with micro-batches of
@@ -144,7 +164,7 @@ TEST_F(MemoryTest, LeavesRoomForWhatIsNotBooked) {
     SessionPlan plan;
     plan.ledger.peak = bytes(run.booked);
     const Recipe recipe = make_recipe({fmt::format("threads={}", run.threads)});
-    EXPECT_GE(machine_memory(recipe, plan).needed, bytes(run.resident))
+    EXPECT_GE(machine_memory(recipe, {}, plan).needed, bytes(run.resident))
         << run.threads << " threads, " << run.booked << " MiB";
   }
 }

@@ -67,6 +67,22 @@ TEST(Memory, SmallBuffersTakeLittleMoreThanTheyBook) {
   EXPECT_LT(resident() - before, 20000 * 256);
 }
 
+TEST(Memory, ARefusalNamesTheLimitOfTheProcess) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs address space without end";
+  Memory memory("device", make_host_backing(), 0);
+  const auto hint = [&] {
+    return hint_of(error_of(ErrorKind::does_not_fit,
+                            [&] { memory.allocate(Purpose::workspace, int64_t{1} << 46); }));
+  };
+  for (const auto& [resource, command] :
+       {std::pair(RLIMIT_AS, "ulimit -v"), std::pair(RLIMIT_DATA, "ulimit -d")}) {
+    const ResourceLimit limit(resource, rlim_t{64} << 30);
+    EXPECT_EQ(hint(), fmt::format("raise the limit ({} is 64.00 GiB), or set device_memory to what "
+                                  "it leaves",
+                                  command));
+  }
+}
+
 TEST(Memory, IsZeroedAndAligned) {
   Memory memory("device", make_host_backing(), 0);
   for (const int64_t bytes : {1, 4096, 100'000, 3 << 20}) {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "tests/support/golden.h"
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -25,6 +26,23 @@ TEST(RunData, SlowSamplesAreLeftOutWhereNobodyAsksForThem) {
   EXPECT_TRUE(left_out("2", "out/recipe.yaml:90"));
   EXPECT_FALSE(left_out("3", "mine.yaml:1"));
   EXPECT_FALSE(left_out("2", kCommandLine));
+}
+
+TEST(RunData, ARunOfOneEpochPlansNoOther) {
+  const std::vector<Example> examples(100, Example{{1, 2, 3, 4}, {1, 1, 1, 1}});
+  RunData data;
+  data.train = Dataset(examples, 16);
+  const Recipe recipe = make_recipe({"sequence_len=16", "packing=false"});
+  const BatchSampler sampler(data.train, run_batches(recipe));
+  const int64_t steps = sampler.steps_per_epoch();
+  const DataMemory one = data_memory(recipe, data, sampler, steps);
+  EXPECT_EQ(one.planning, 0);
+  EXPECT_EQ(one.step, sampler.step_bytes());
+  EXPECT_EQ(data_memory(recipe, data, sampler, steps + 1).planning, sampler.planning_bytes());
+  EXPECT_GT(sampler.planning_bytes(), 0);
+  // More is evaluated at once than a step has.
+  data.evaluation = data.train;
+  EXPECT_GE(data_memory(recipe, data, sampler, steps).step, 400 * 12);
 }
 
 // What a run begins from may have become another one under the same name.

@@ -360,6 +360,10 @@ std::vector<fs::path> list_checkpoints(const fs::path& output_dir) {
   return paths;
 }
 
+bool has_result_to_move(const fs::path& output_dir) {
+  return is_there(output_dir / kWholeResult) || is_there(output_dir / kMovingResult);
+}
+
 bool is_checkpoint(const fs::path& path) {
   return is_there(path / kInfo);
 }

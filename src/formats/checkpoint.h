@@ -66,6 +66,15 @@ inline constexpr const char* kResultOfCheckpoint =
     "the result is written when the run ends; to write that of a checkpoint, train with the same "
     "recipe, resume=CHECKPOINT, its step as max_steps, warmup_steps=0, and another output_dir";
 
+// Whether a run was stopped while it moved its result to the top of its output_dir. Throws
+// Error(generic) where the system does not say.
+bool has_result_to_move(const fs::path& output_dir);
+
+// A hint where a file of such a result is not found at the top.
+inline constexpr const char* kResultToMove =
+    "a run was stopped while it moved its result there: run the same command again, which moves "
+    "the rest";
+
 // Whether a directory has a checkpoint.json; the checkpoint may be damaged. Throws Error(generic)
 // where the system does not say.
 bool is_checkpoint(const fs::path& path);

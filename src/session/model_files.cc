@@ -158,7 +158,9 @@ bool has_model_weights(const fs::path& directory) {
 [[noreturn]] void refuse_without_config(const fs::path& directory) {
   refuse_adapter(directory);
   std::string hint = "give a directory that Hugging Face's save_pretrained() or a run wrote";
-  if (is_checkpoint(directory) || !list_checkpoints(directory).empty()) {
+  if (has_result_to_move(directory)) {
+    hint = kResultToMove;
+  } else if (is_checkpoint(directory) || !list_checkpoints(directory).empty()) {
     hint = kResultOfCheckpoint;
   } else if (has_tokenizer(directory)) {
     hint += fmt::format("; its tokenizer alone is read by tokenizer={}",

@@ -11,7 +11,6 @@
 #include "base/shell_word.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
-#include "recipe/recipe_file.h"
 #include "report/progress.h"
 #include "session/adapter.h"
 #include "session/place.h"
@@ -127,22 +126,10 @@ fs::path recipe_before(const Recipe& recipe) {
   if (recipe.resume != "auto") return fs::path(recipe.resume) / kRecipeName;
   const fs::path output = recipe.output_dir;
   if (recipe.overwrite) return {};
-  const bool has_one =
-      !list_checkpoints(output).empty() || has_result(output) || has_left_of_result(output);
+  const bool has_one = !list_checkpoints(output).empty() || has_result(output) ||
+                       has_result_to_move(output) || has_left_of_result(output);
   if (!has_one) return {};
   return output / kRecipeName;
-}
-
-// What a run's recipe says of an option; nullopt where it says nothing.
-std::optional<std::string> saved_value(const fs::path& path, const char* option) {
-  if (!fs::exists(path)) return std::nullopt;
-  try {
-    for (const Assignment& assignment : read_recipe_file(path)) {
-      if (assignment.name == option) return assignment.text;
-    }
-  } catch (const Error&) {  // not a run's recipe: whoever looks at the directory next says so
-  }
-  return std::nullopt;
 }
 
 // The lanes of that run: with the same lanes the bits are the same, whatever the number of ranks.

@@ -9,7 +9,7 @@ namespace {
 [[noreturn]] void fail_to(const char* action, const fs::path& path, const std::error_code& error) {
   throw Error(ErrorKind::generic,
               fmt::format("cannot {} {}: {}", action, path.string(), error.message()),
-              "see that it can be read, and run again");
+              kSeeThatItCanBeRead);
 }
 
 }  // namespace

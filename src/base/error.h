@@ -45,6 +45,16 @@ class FullDisk : public Error {
   using Error::Error;
 };
 
+// Thrown where the system refuses to open or to read a file that may be there: what is in it is not
+// known, so it is not damaged, and the same may succeed later.
+class Unreadable : public Error {
+ public:
+  using Error::Error;
+};
+
+// A hint where one of these has none.
+inline constexpr const char* kSeeThatItCanBeRead = "see that it can be read, and run again";
+
 // An exception as what users are told: std::bad_alloc as Error(does_not_fit), an Error as it is,
 // any other as Error(generic).
 Error error_of(const std::exception& exception);

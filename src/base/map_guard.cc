@@ -69,10 +69,10 @@ std::map<const void*, Known>& known_maps() {
 }
 
 [[noreturn]] void fail_lost(const fs::path& path, ErrorKind kind) {
-  throw Error(kind,
-              fmt::format("{}: the file was cut short, or its disk failed, while it was read",
-                          path.string()),
-              "restore the file and run again; nothing may write to it while it is in use");
+  throw Unreadable(kind,
+                   fmt::format("{}: the file was cut short, or its disk failed, while it was read",
+                               path.string()),
+                   "restore the file and run again; nothing may write to it while it is in use");
 }
 
 // The signal stack of one thread.

@@ -19,8 +19,8 @@ namespace jackscrew {
 void guard_map(const void* data, size_t size, const fs::path& path);
 void unguard_map(const void* data);
 
-// Throws Error(`kind`) naming the file where bytes of the guarded map that holds `data` were lost
-// when they were read or written. Costs one look at a flag while no map is lost.
+// Throws Unreadable(`kind`) naming the file where bytes of the guarded map that holds `data` were
+// lost when they were read or written. Costs one look at a flag while no map is lost.
 void check_map(const void* data, ErrorKind kind = ErrorKind::model);
 // The same for any map, as Error(model).
 void check_maps();

@@ -9,6 +9,11 @@ inline constexpr const char* kRecipeName = "recipe.yaml";
 // The log in an output_dir; the first file that a run writes.
 inline constexpr const char* kLogName = "train_log.jsonl";
 
+// In an output_dir: a result that is whole, until what it replaces has made way, and from then on
+// what of its files is yet to be moved to the top.
+inline constexpr const char* kWholeResult = ".jackscrew-result.whole";
+inline constexpr const char* kMovingResult = ".jackscrew-result";
+
 // A member of Learner::adapter() that is none of adapter_config.json, which PEFT warns of: the
 // storage whose rounding an adapter's factors make up for. Over weights that are stored otherwise
 // they are wrong.

@@ -232,21 +232,15 @@ Quantised write_and_measure(const QuantiseJob& job, const CalibrationText& text,
   const Recipe& recipe = job.recipe;
   const ModelFiles& files = job.model.result();
   Quantised out{write_quantised(job, text, checkpoint, output), {}};
-  const auto must_hold = [&](const auto& check) {
-    try {
-      check();
-    } catch (const Error&) {
-      checkpoint.remove();  // nothing is kept of what is refused
-      throw;
-    }
-  };
   if (rate_fits_a_run(recipe.options)) {
-    must_hold([&] { check_fits(run_over(recipe, files), open_model(output.path().string())); });
+    checkpoint.must_hold(ErrorKind::does_not_fit, [&] {
+      check_fits(run_over(recipe, files), open_model(output.path().string()));
+    });
   }
   if (eval_data) {
     out.loss =
         measure_written(scoring(recipe, files), job.model, *eval_data, output.path(), job.style);
-    must_hold([&] { refuse_loss(recipe, *out.loss); });
+    checkpoint.must_hold(ErrorKind::generic, [&] { refuse_loss(recipe, *out.loss); });
   }
   output.commit();
   checkpoint.remove();

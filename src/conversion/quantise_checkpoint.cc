@@ -91,7 +91,7 @@ QuantisationCheckpoint::QuantisationCheckpoint(const fs::path& output,
     : directory_(output.string() + kUnfinishedSuffix), settings_(std::move(settings)) {
   make_directories(directory_);
   lock_ = DirectoryLock(directory_);
-  if (fs::exists(directory_ / kProgress)) open(replace);
+  if (is_there(directory_ / kProgress)) open(replace);
   remove_strangers();
 }
 
@@ -114,6 +114,9 @@ void QuantisationCheckpoint::open(bool replace) {
     }
     for (const auto& [name, value] : object.at("settings").items()) then[name] = value;
     if (then == settings_) return load(object);
+  } catch (const Unreadable& error) {  // what is finished may be whole
+    throw Error(error.kind(), fmt::format("{}: {}", directory_.string(), error.what()),
+                error.hint().empty() ? kSeeThatItCanBeRead : error.hint());
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::model) throw;
     return start_over(error.what());
@@ -152,10 +155,9 @@ void QuantisationCheckpoint::load(const nlohmann::json& object) {
 void QuantisationCheckpoint::check(const File& file) const {
   const MappedFile map(directory_ / file.name);
   const auto bytes = map.bytes();
-  if (std::ssize(bytes) != file.bytes || crc32c(bytes) != file.crc32c) {
-    fail(ErrorKind::model, "{} is corrupt: checksum mismatch", file.name);
-  }
-  check_map(bytes.data());
+  const bool is_whole = read_whole(
+      map, [&] { return std::ssize(bytes) == file.bytes && crc32c(bytes) == file.crc32c; });
+  if (!is_whole) fail(ErrorKind::model, "{} is corrupt: checksum mismatch", file.name);
 }
 
 void QuantisationCheckpoint::start_over(const std::string& why) {
@@ -262,6 +264,15 @@ std::vector<TensorBytes> QuantisationCheckpoint::read(
   }
   check_map(file.entries().front().bytes.data());
   return out;
+}
+
+void QuantisationCheckpoint::must_hold(ErrorKind refusal, const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    if (error.kind() == refusal) remove();
+    throw;
+  }
 }
 
 void QuantisationCheckpoint::remove() {

@@ -9,6 +9,7 @@
 //     stream-<n>.safetensors  the residual stream of the calibration text before the next block
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "base/crc32c.h"
+#include "base/error.h"
 #include "base/file.h"
 #include "formats/safetensors.h"
 #include "kernels/ops.h"
@@ -40,7 +42,8 @@ class QuantisationCheckpoint {
  public:
   // Opens the checkpoint beside `output`, or begins one. A damaged one is discarded with a warning;
   // so is one of other settings if `replace` is set, else it throws Error(usage). Throws
-  // Error(generic) where another process holds it.
+  // Error(generic) where another process holds it, and Error(model) or Error(generic) where the
+  // system refuses to read it: then it stays as it is.
   QuantisationCheckpoint(const fs::path& output, QuantisationSettings settings, bool replace);
   // Removes the checkpoint if it is empty.
   ~QuantisationCheckpoint();
@@ -66,6 +69,9 @@ class QuantisationCheckpoint {
   // The tensors of one matrix of part `part`. Throws Error(model) where they do not match `specs`.
   std::vector<TensorBytes> read(int64_t part, const std::vector<SafetensorsSpec>& specs) const;
 
+  // Calls check(), which looks at what was written of it. If that throws an Error of the kind
+  // `refusal`, nothing is kept of what is refused; any other error is none of what was written.
+  void must_hold(ErrorKind refusal, const std::function<void()>& check);
   // Removes the files, once the result is written.
   void remove();
 

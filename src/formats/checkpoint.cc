@@ -199,9 +199,17 @@ std::map<std::string, SavedMaster> read_masters(const fs::path& checkpoint,
 }
 
 void check_state_size(const fs::path& checkpoint, int64_t expected) {
-  std::error_code missing;
-  const auto size = static_cast<int64_t>(fs::file_size(checkpoint / kState, missing));
-  if (missing) damaged(checkpoint, fmt::format("{} is missing", kState));
+  std::error_code error;
+  const auto size = static_cast<int64_t>(fs::file_size(checkpoint / kState, error));
+  if (error == std::errc::no_such_file_or_directory || error == std::errc::is_a_directory) {
+    damaged(checkpoint, fmt::format("{} is missing", kState));
+  }
+  if (error) {
+    throw Unreadable(
+        ErrorKind::model,
+        fmt::format("cannot look at {}: {}", (checkpoint / kState).string(), error.message()),
+        kSeeThatItCanBeRead);
+  }
   if (size != expected) {
     damaged(checkpoint,
             fmt::format("{} is corrupt: it has {} bytes of {}", kState, size, expected));
@@ -283,7 +291,10 @@ void restore_files(const fs::path& checkpoint, const std::map<std::string, Saved
   states([&](const StateRef& state) {
     if (state.file.empty()) return;
     ++expected;
-    if (static_cast<int64_t>(crc32c(find(state))) != files.at(state.name).second) {
+    const std::span<const uint8_t> bytes = find(state);
+    const uint32_t crc = crc32c(bytes);
+    check_map(bytes.data());
+    if (static_cast<int64_t>(crc) != files.at(state.name).second) {
       damaged(checkpoint,
               fmt::format("the master of {} is corrupt: checksum mismatch", state.name));
     }
@@ -360,11 +371,19 @@ std::vector<fs::path> list_checkpoints(const fs::path& output_dir) {
   return paths;
 }
 
+bool has_result_to_move(const fs::path& output_dir) {
+  return is_there(output_dir / kWholeResult) || is_there(output_dir / kMovingResult);
+}
+
 bool is_checkpoint(const fs::path& path) {
   return is_there(path / kInfo);
 }
 
 std::string hint_without_result(const fs::path& directory) {
+  if (has_result_to_move(directory)) {
+    return "a run was stopped while it moved its result there: run the same command again, which "
+           "moves the rest";
+  }
   if (is_checkpoint(directory) || !list_checkpoints(directory).empty()) {
     return "the result is written when the run ends; to write that of a checkpoint, train with the "
            "same recipe, resume=CHECKPOINT, its step as max_steps, warmup_steps=0, and another "
@@ -383,7 +402,8 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
   const Manifest manifest = read_manifest(checkpoint);
   {
     const MappedFile raw(checkpoint / kState);
-    if (static_cast<int64_t>(crc32c(raw.bytes())) != manifest.state_crc32c) {
+    const uint32_t crc = read_whole(raw, [&] { return crc32c(raw.bytes()); });
+    if (static_cast<int64_t>(crc) != manifest.state_crc32c) {
       damaged(checkpoint, fmt::format("{} is corrupt: checksum mismatch", kState));
     }
   }

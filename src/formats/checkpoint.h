@@ -61,8 +61,12 @@ FileSizes checkpoint_sizes(const CheckpointInfo& info, const std::string& recipe
 // over.
 std::vector<fs::path> list_checkpoints(const fs::path& output_dir);
 
-// A hint where a checkpoint, or the directory of a run that has not ended, is taken for a result;
-// empty for any other directory. Throws Error(generic) where the system does not say.
+// Whether a run was stopped while it moved its result to the top of its output_dir. Throws
+// Error(generic) where the system does not say.
+bool has_result_to_move(const fs::path& output_dir);
+
+// A hint where a checkpoint, or the directory of a run that has not ended or moved it, is taken for
+// a result; empty for any other directory. Throws Error(generic) where the system does not say.
 std::string hint_without_result(const fs::path& directory);
 
 // Whether a directory has a checkpoint.json; the checkpoint may be damaged. Throws Error(generic)

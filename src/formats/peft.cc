@@ -127,7 +127,9 @@ std::vector<std::string> adapters_in(const fs::path& directory) {
 
 [[noreturn]] void refuse_without_config(const fs::path& directory) {
   std::string hint = kAdapterDirectory;
-  if (fs::exists(directory / "config.json")) {
+  if (has_result_to_move(directory)) {  // which adapters_in() would find
+    hint = hint_without_result(directory);
+  } else if (fs::exists(directory / "config.json")) {
     hint = fmt::format("it is a whole model: give it as model={}, without adapter",
                        shell_word(directory.string()));
   } else if (const auto names = adapters_in(directory); !names.empty()) {

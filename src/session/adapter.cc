@@ -182,7 +182,8 @@ int64_t adapter_bytes(const StateSource& states, const nlohmann::json& adapter,
 }
 
 void export_adapter(const StateSource& states, Ops& ops, const nlohmann::json& adapter,
-                    const std::string& base_model, const fs::path& directory) {
+                    const std::string& base_model, const fs::path& directory,
+                    const std::function<void(const fs::path& path)>& add) {
   const std::vector<AdapterTensor> tensors = tensors_of(states, adapter);
   PeftWriter writer(directory, adapter, base_model, shapes_of(tensors));
   for (const AdapterTensor& tensor : tensors) {
@@ -196,6 +197,7 @@ void export_adapter(const StateSource& states, Ops& ops, const nlohmann::json& a
     read_values(ops, tensor.learned, write);
     if (tensor.fixed) read_values(ops, *tensor.fixed, write);
   }
+  if (add) add(writer.path());
   writer.commit();
 }
 

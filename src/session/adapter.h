@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
@@ -19,9 +20,10 @@ struct PeftTensor;
 
 // Writes the parameters among a run's states as a PEFT adapter directory, whole or not at all.
 // `adapter` is the object that Learner::adapter() returns, `base_model` the name to record as that
-// of its base model.
+// of its base model. add(path) puts further files beside, in the directory that appears then.
 void export_adapter(const StateSource& states, Ops& ops, const nlohmann::json& adapter,
-                    const std::string& base_model, const fs::path& directory);
+                    const std::string& base_model, const fs::path& directory,
+                    const std::function<void(const fs::path& path)>& add = {});
 
 // The bytes of all files that export_adapter() writes.
 int64_t adapter_bytes(const StateSource& states, const nlohmann::json& adapter,

@@ -16,6 +16,7 @@
 #include "session/plan.h"
 #include "session/session.h"
 #include "text/tokenizer/tokenizer_files.h"
+#include "train/result_move.h"
 
 namespace jackscrew {
 
@@ -164,15 +165,13 @@ void remove_unfinished_tokens(const fs::path& output) {
 }
 
 // Removes the files of a run that was killed while it wrote the result or one of its own files. A
-// result that is whole has no such suffix: its files may be all that is left of those that were to
-// be moved.
+// result that is whole has no such suffix. Earlier versions wrote it by the second name.
 void remove_unfinished_files(const fs::path& output) {
   std::error_code ignored;
-  for (const fs::path& whole :
-       {result_staging(output), output / kReportName, output / kRecipeName, output / kLogName}) {
+  for (const fs::path& whole : {whole_result(output), result_staging(output), output / kReportName,
+                                output / kRecipeName, output / kLogName}) {
     fs::remove_all(whole.string() + kTemporarySuffix, ignored);
   }
-  fs::remove(result_staging(output), ignored);  // if nothing is left in it
 }
 
 }  // namespace
@@ -184,6 +183,7 @@ OutputClaim::OutputClaim(const fs::path& output_dir)
   remove_masters(path_);
   remove_unfinished_tokens(path_);
   remove_unfinished_files(path_);
+  complete_move(path_);
 }
 
 void OutputClaim::claim() {
@@ -279,8 +279,12 @@ fs::path exports_directory(const fs::path& output_dir) {
   return output_dir / "exports";
 }
 
+fs::path whole_result(const fs::path& output_dir) {
+  return output_dir / kWholeResult;
+}
+
 fs::path result_staging(const fs::path& output_dir) {
-  return output_dir / ".jackscrew-result";
+  return output_dir / kMovingResult;
 }
 
 }  // namespace jackscrew

@@ -21,9 +21,9 @@ void check_output_dir(const Recipe& recipe);
 // Holds a run's directory, from before anything is written to it.
 class OutputClaim {
  public:
-  // Creates the directory where it is missing, locks it against other runs, and removes what a
-  // killed run left half-written. Throws Error(generic) where the system refuses or another run
-  // holds the lock.
+  // Creates the directory where it is missing, locks it against other runs, removes what a killed
+  // run left half-written, and completes the move of a result that one left half-moved. Throws
+  // Error(generic) where the system refuses or another run holds the lock.
   explicit OutputClaim(const fs::path& output_dir);
   // Removes the directory if this created it, unless keep() was called.
   ~OutputClaim();
@@ -71,7 +71,9 @@ void remove_earlier_run(const fs::path& output_dir, std::span<const std::string>
 // Where the models of the recipe's `export` are, always those of the present result.
 fs::path exports_directory(const fs::path& output_dir);
 
-// Where the result is assembled before its files move to the top of the directory.
+// Where the result is written: what has this name is all of it.
+fs::path whole_result(const fs::path& output_dir);
+// The name that it has while its files move to the top of the directory (train/result_move.h).
 fs::path result_staging(const fs::path& output_dir);
 
 }  // namespace jackscrew

@@ -8,9 +8,10 @@
 namespace jackscrew {
 
 // Writes the model, or the adapter if the learner made one, to the top of the run's directory, with
-// the chat template of `format` where it differs from the tokenizer's. Each file appears whole or
-// not at all; the weights come last. Weights in f32, bf16 and f16 keep their type, others become
-// f32. Exports in that directory are removed unless `keeps_exports`: of the same result.
+// the chat template of `format` where it differs from the tokenizer's. All of it is written before
+// anything of an earlier result is touched, and then moved (train/result_move.h), which removes
+// exports in that directory unless `keeps_exports`: of the same result. Weights in f32, bf16 and
+// f16 keep their type, others become f32.
 void write_result(ResultSource& source, const ModelFiles& files, const Tokenizer& tokenizer,
                   const ChatFormat& format, const fs::path& output_dir, bool keeps_exports);
 

@@ -86,6 +86,17 @@ std::string OptionChange::text(const std::string& when) const {
   return fmt::format("{} was {} {} and is {} now", name, before, when, now);
 }
 
+std::optional<std::string> saved_value(const fs::path& recipe, const char* option) {
+  if (!fs::exists(recipe)) return std::nullopt;
+  try {
+    for (const Assignment& assignment : read_recipe_file(recipe)) {
+      if (assignment.name == option) return assignment.text;
+    }
+  } catch (const Error&) {  // not a run's recipe: whoever looks at the directory next says so
+  }
+  return std::nullopt;
+}
+
 bool names_model(const std::string& option) {
   return option == "model" || option == "tokenizer" || option == "chat_template";
 }

@@ -1,6 +1,7 @@
 // Warnings and checks for a run that resumes from a checkpoint.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct OptionChange {
 // Every option that affects the result and differs from the earlier run. `directory` is a
 // checkpoint or an output_dir, whose recipe.yaml is compared.
 std::vector<OptionChange> changed_options(const fs::path& directory, const OptionSet& options);
+
+// What a run's recipe.yaml says of an option; nullopt where it says nothing, or is none.
+std::optional<std::string> saved_value(const fs::path& recipe, const char* option);
 
 // Whether an option names what RunInputs::model is the fingerprint of.
 bool names_model(const std::string& option);

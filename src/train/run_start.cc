@@ -7,11 +7,11 @@
 #include <cmath>
 #include <vector>
 
+#include "base/directory.h"
 #include "base/error.h"
 #include "base/shell_word.h"
 #include "base/text.h"
 #include "formats/checkpoint.h"
-#include "recipe/recipe_file.h"
 #include "report/progress.h"
 #include "session/adapter.h"
 #include "session/place.h"
@@ -70,7 +70,7 @@ bool replaces_another(const Recipe& recipe, const fs::path& checkpoint) {
 // The step of a checkpoint that can be used as far as its small files tell. Throws Error.
 int64_t usable_step(const fs::path& checkpoint) {
   const int64_t step = read_checkpoint_info(checkpoint).step;
-  if (!fs::exists(checkpoint / kRecipeName)) {
+  if (!is_there(checkpoint / kRecipeName)) {
     fail(ErrorKind::model, "{} has no {}", checkpoint.string(), kRecipeName);
   }
   return step;
@@ -93,11 +93,19 @@ fs::path usable_before(const fs::path& checkpoint, const fs::path& output) try {
   return {};
 }
 
+bool is_unreadable(const Error& error) {
+  return dynamic_cast<const Unreadable*>(&error) != nullptr;
+}
+
 // Throws `error`, which says why the checkpoint cannot be used. Where it was taken because it is
 // the newest and is damaged, the hint names an older one: that is taken only if the recipe names
-// it.
+// it. What the system did not let be read may be whole.
 [[noreturn]] void refuse_checkpoint(const fs::path& checkpoint, const Recipe& recipe,
                                     const Error& error) {
+  if (is_unreadable(error)) {
+    throw Error(error.kind(), error.what(),
+                error.hint().empty() ? kSeeThatItCanBeRead : error.hint());
+  }
   const bool damaged = error.kind() == ErrorKind::model || error.kind() == ErrorKind::data;
   if (recipe.resume != "auto" || !damaged) throw Error(error);
   const fs::path before = usable_before(checkpoint, recipe.output_dir);
@@ -127,22 +135,10 @@ fs::path recipe_before(const Recipe& recipe) {
   if (recipe.resume != "auto") return fs::path(recipe.resume) / kRecipeName;
   const fs::path output = recipe.output_dir;
   if (recipe.overwrite) return {};
-  const bool has_one =
-      !list_checkpoints(output).empty() || has_result(output) || has_left_of_result(output);
+  const bool has_one = !list_checkpoints(output).empty() || has_result(output) ||
+                       has_result_to_move(output) || has_left_of_result(output);
   if (!has_one) return {};
   return output / kRecipeName;
-}
-
-// What a run's recipe says of an option; nullopt where it says nothing.
-std::optional<std::string> saved_value(const fs::path& path, const char* option) {
-  if (!fs::exists(path)) return std::nullopt;
-  try {
-    for (const Assignment& assignment : read_recipe_file(path)) {
-      if (assignment.name == option) return assignment.text;
-    }
-  } catch (const Error&) {  // not a run's recipe: whoever looks at the directory next says so
-  }
-  return std::nullopt;
 }
 
 // The lanes of that run: with the same lanes the bits are the same, whatever the number of ranks.
@@ -233,7 +229,7 @@ std::string hint_after_non_finite(const Recipe& recipe, int64_t updates, std::st
 
 void refuse_states(const fs::path& checkpoint, const Recipe& recipe, const Error& error) {
   const std::vector<std::string> changes = changes_but_length(checkpoint, recipe, kCheckpointTime);
-  if (changes.empty()) refuse_checkpoint(checkpoint, recipe, error);
+  if (changes.empty() || is_unreadable(error)) refuse_checkpoint(checkpoint, recipe, error);
   throw Error(error.kind(), error.what(),
               fmt::format("{}; undo that, {}", fmt::join(changes, ", "), without_it(recipe)));
 }

@@ -201,6 +201,21 @@ TEST_F(FileTest, MapsAndNamesWhatIsMissing) {
                  [&] { MappedFile missing(directory_ / "b"); });
 }
 
+// A file that is gone is one that nobody need look for again; of others the next look may tell.
+TEST_F(FileTest, WhatIsThereAndCannotBeOpenedIsUnreadable) {
+  const fs::path loop = directory_ / "loop";
+  fs::create_symlink(loop, loop);
+  EXPECT_THROW(MappedFile{loop}, Unreadable);
+  try {
+    const MappedFile missing(directory_ / "b");
+    ADD_FAILURE() << "it is there";
+  } catch (const Unreadable& error) {
+    ADD_FAILURE() << error.what();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::model);
+  }
+}
+
 TEST_F(FileTest, DirectoryAppearsWholeOrNotAtAll) {
   {
     AtomicDirectory abandoned(directory_ / "out");

@@ -217,6 +217,12 @@ TEST_F(SlowBadInput, Checkpoints) {
   fs::rename(tiny_.path("out/checkpoint-4/recipe.yaml"), tiny_.path("recipe"));
   expect_unchanged(saving, 5,
                    {"checkpoint-4 has no recipe.yaml", "checkpoint-2 continues from there"});
+  // One that cannot be looked at may be whole.
+  fs::remove(state);
+  fs::create_symlink(state, state);
+  const Outcome unreadable = run(tiny_.train("out", saving) + kErrorsOnly);
+  expect_refused(unreadable, 5, {"state.safetensors: ", "hint: see that it can be read"});
+  EXPECT_EQ(unreadable.out.find("starts over"), std::string::npos) << unreadable.out;
   // Without it, the one before serves.
   fs::remove_all(tiny_.path("out/checkpoint-4"));
   tiny_.must_train("out", saving);

@@ -3,7 +3,10 @@
 #include <random>
 #include <regex>
 
+#include "conversion/quantise_checkpoint.h"
 #include "tests/conversion/quantise_rig.h"
+#include "tests/support/errors.h"
+#include "tests/support/test_ops.h"
 
 namespace jackscrew {
 namespace {
@@ -147,6 +150,45 @@ TEST_P(SlowQuantiseResume, DoesNotBelieveWhatIsDamaged) {
   stop_behind(parts(), SIGKILL);
   EXPECT_TRUE(fs::remove(unfinished() / "block-00000.safetensors"));
   finish_anew({"starting over"});
+}
+
+// What cannot be read for a moment is no reason to begin again.
+TEST_P(SlowQuantiseResume, KeepsWhatCannotBeRead) {
+  stop_behind(parts(), SIGKILL);
+  const auto files = contents(unfinished());
+  for (const std::string name : {"block-00000.safetensors", "progress.json"}) {
+    SCOPED_TRACE(name);
+    const fs::path file = unfinished() / name;
+    fs::remove(file);
+    fs::create_symlink(file, file);  // the system does not open it
+    const Outcome outcome = run(quantise("q") + " --quiet" + kErrorsOnly);
+    EXPECT_NE(outcome.exit_code, 0);
+    for (const char* words : {name.c_str(), "hint: see that it can be read"}) {
+      EXPECT_NE(outcome.out.find(words), std::string::npos) << outcome.out;
+    }
+    EXPECT_EQ(outcome.out.find("starting over"), std::string::npos) << outcome.out;
+    fs::remove(file);
+    write_text_atomic(file, files.at(name));
+    EXPECT_TRUE(contents(unfinished()) == files);
+  }
+  EXPECT_NE(finish().find("continued after rounding"), std::string::npos);
+}
+
+TEST(QuantisationCheckpoint, IsRemovedWhereWhatWasWrittenIsRefused) {
+  const TemporaryDirectory directory("jackscrew_must_hold");
+  const fs::path output = directory.path() / "q.gguf";
+  const auto ops = make_test_ops(1);
+  for (const bool is_refusal : {false, true}) {
+    QuantisationCheckpoint checkpoint(output, {}, false);
+    checkpoint.keep(*ops, {.measured = 1, .rounded = 0, .costs = {}, .errors = {}, .notes = {}},
+                    nullptr);
+    const ErrorKind kind = is_refusal ? ErrorKind::does_not_fit : ErrorKind::model;
+    const auto look = [&] {
+      checkpoint.must_hold(ErrorKind::does_not_fit, [&] { fail(kind, "no"); });
+    };
+    expect_message(kind, "no", look);
+    EXPECT_EQ(fs::exists(checkpoint.directory()), !is_refusal);
+  }
 }
 
 TEST_P(SlowQuantiseResume, OtherSettingsDoNotGoOn) {

@@ -132,7 +132,7 @@ TEST_F(SlowFullDisk, AResultThatDoesNotFitLeavesNothing) {
     const auto child = on_a_full_disk(settings);
     ASSERT_TRUE(child->until([&] { return said("checkpoint-40 is not written"); }))
         << tiny_.text("said");
-    const fs::path output = disk_ / "run", staging = result_staging(output);
+    const fs::path output = disk_ / "run", staging = whole_result(output);
     const auto before = fs::last_write_time(output);
     make_room(room_of_result(method) - kPage);
     // It does not say that another try has failed: then its directory has changed, and nothing of

@@ -33,8 +33,8 @@ TEST(OutputDir, OneThatCannotBeListedIsNotWithoutResult) {
   EXPECT_FALSE(has_result(tiny.data()));  // a file
 }
 
-// Of a result whose last file has found its place.
-TEST(OutputDir, OnlyAnEmptyPlaceOfAResultIsRemoved) {
+// Of a result whose last file has found its place, too.
+TEST(OutputDir, ThePlaceOfAResultIsRemovedOnceItIsEmpty) {
   const TinyRun tiny("result_staging");
   const fs::path staging = result_staging(tiny.path("out"));
   fs::create_directories(staging);
@@ -43,7 +43,8 @@ TEST(OutputDir, OnlyAnEmptyPlaceOfAResultIsRemoved) {
   fs::create_directories(staging);
   write_text_atomic(staging / "model.safetensors", "left");
   { const OutputClaim claim(tiny.path("out")); }
-  EXPECT_TRUE(fs::exists(staging / "model.safetensors"));
+  EXPECT_FALSE(fs::exists(staging));
+  EXPECT_EQ(tiny.text("out/model.safetensors"), "left");
 }
 
 class SlowMovedOutput : public ::testing::TestWithParam<const char*> {

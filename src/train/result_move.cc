@@ -1,0 +1,166 @@
+#include "train/result_move.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "base/console.h"
+#include "base/directory.h"
+#include "base/error.h"
+#include "conversion/model_output.h"
+#include "formats/checkpoint.h"
+#include "formats/peft.h"
+#include "report/event_log.h"
+#include "report/report.h"
+#include "text/tokenizer/tokenizer_files.h"
+#include "train/output_dir.h"
+#include "train/resume.h"
+#include "train/run_exports.h"
+#include "train/run_watch.h"
+#include "train/saving.h"
+
+namespace jackscrew {
+
+namespace {
+
+constexpr std::array<std::string_view, 2> kDescriptions = {kAdapterConfig, "config.json"};
+
+bool is_description(const fs::path& name) {
+  return std::ranges::find(kDescriptions, name.string()) != kDescriptions.end();
+}
+
+// Removes what of an earlier result would pass for a part of the one in `whole`: its description,
+// and files that this one does not have.
+void remove_earlier(const fs::path& whole, const fs::path& output) {
+  std::error_code ignored;  // what cannot be looked at is no file of a result
+  for (const std::string_view name : kDescriptions) {
+    if (fs::is_regular_file(output / name, ignored)) remove_tree(output / name);
+  }
+  const auto remove_unless_new = [&](const fs::path& name) {
+    if (!fs::exists(whole / name, ignored)) remove_tree(output / name);
+  };
+  for (const fs::directory_entry& entry : entries_of(output)) {
+    const fs::path name = entry.path().filename();
+    if (is_result_file(name.string()) && entry.is_regular_file(ignored)) remove_unless_new(name);
+  }
+  for (const char* name : {kDefaultTemplateFile, kToolTemplateFile}) remove_unless_new(name);
+}
+
+// The files in a directory and below it, by the order in which they move.
+std::vector<fs::path> files_to_move(const fs::path& from) {
+  std::vector<fs::path> paths;
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(from, error), end; !error && at != end;) {
+    if (at->is_regular_file(error)) paths.push_back(at->path().lexically_relative(from));
+    if (!error) at.increment(error);
+  }
+  if (error) fail(ErrorKind::generic, "cannot list {}: {}", from.string(), error.message());
+  const auto turn = [](const fs::path& path) {
+    return std::tuple(is_description(path), path.extension() == ".safetensors", path);
+  };
+  std::ranges::sort(paths, {}, turn);
+  return paths;
+}
+
+void move_files(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  for (const fs::path& path : files_to_move(from)) {
+    if (path.has_parent_path()) fs::create_directory(to / path.parent_path(), error);
+    fs::rename(from / path, to / path, error);
+    if (error) {
+      throw Error(
+          ErrorKind::generic,
+          fmt::format("cannot move {} to {}: {}; of the result, what is not there yet is in {}",
+                      path.string(), to.string(), error.message(), from.string()),
+          "run the same command again, which moves the rest");
+    }
+  }
+  sync_renamed(to, to);
+  fs::remove_all(from, error);
+}
+
+// What the log of the run that made the result says of it.
+struct LoggedResult {
+  bool has_ended = false;
+  size_t samples = 0;  // answered before the first step, and to be answered after the last
+};
+
+LoggedResult logged_result(const fs::path& log) {
+  LoggedResult result;
+  for_events(log, [&](const nlohmann::json& event) {
+    const auto is = [&](EventKind kind) { return event["event"] == event_name(kind); };
+    if (is(EventKind::exported) || is(EventKind::save)) return;
+    if (is(EventKind::sample)) {
+      if (event["step"] == 0) ++result.samples;
+      return;
+    }
+    result.has_ended = is(EventKind::end);
+  });
+  return result;
+}
+
+// The step of the best evaluation, if the run, which made so many steps, took its states as result.
+std::optional<int64_t> best_step(const fs::path& output, int64_t steps) {
+  if (saved_value(output / kRecipeName, "load_best_model_at_end") != "true") return std::nullopt;
+  RunWatch watch({});
+  watch.replay(output / kLogName);
+  const auto best = watch.best();
+  const bool is_other =
+      best && best->step != steps && is_checkpoint(checkpoint_path(output, best->step));
+  return is_other ? std::optional(best->step) : std::nullopt;
+}
+
+// Writes to the log what the run that made the result could not: that it ended.
+void log_end(const fs::path& output) {
+  if (!is_there(output / kLogName)) return;
+  const LoggedResult result = logged_result(output / kLogName);
+  if (result.has_ended) return;
+  EventLog log(output / kLogName, std::numeric_limits<int64_t>::max());
+  const int64_t steps = log.last_step();
+  if (steps == 0) return;  // somebody has put another log there
+  JsonObject end;
+  end.add("output_dir", output.string()).add("samples", result.samples);
+  end.add("graphs", JsonObject());
+  if (const auto best = best_step(output, steps)) end.add("result_step", *best);
+  log.write(EventKind::end, steps, end);
+}
+
+// From the moment at which the result is whole: may be repeated after it was interrupted.
+void replace_earlier(const fs::path& output, bool keeps_exports) {
+  const fs::path whole = whole_result(output);
+  // First, so that where they cannot be removed the result that they are of stays whole.
+  if (!keeps_exports) remove_exports(output);
+  remove_earlier(whole, output);
+  remove_tree(result_staging(output));  // of another result, which this one replaces
+  rename_file(whole, result_staging(output));
+}
+
+}  // namespace
+
+void move_result(const fs::path& output_dir, bool keeps_exports) {
+  replace_earlier(output_dir, keeps_exports);
+  move_files(result_staging(output_dir), output_dir);
+}
+
+void complete_move(const fs::path& output_dir) {
+  if (!has_result_to_move(output_dir)) return;
+  warn(
+      fmt::format("a run in {} was stopped while it moved its result there: this moves the rest of "
+                  "it",
+                  output_dir.string()));
+  write_if_possible(kLogName, [&] { log_end(output_dir); });
+  if (is_there(whole_result(output_dir))) replace_earlier(output_dir, false);
+  move_files(result_staging(output_dir), output_dir);
+  write_if_possible(kReportName, [&] {
+    if (is_there(output_dir / kLogName)) write_report(output_dir);
+  });
+}
+
+}  // namespace jackscrew

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "base/process_memory.h"
 #include "formats/safetensors.h"
 #include "kernels/isa.h"
 #include "session/rank_plan.h"
@@ -96,27 +95,6 @@ TEST(Crew, OneRankAloneHoldsRoomForAllMasters) {
       dismiss(transport);
     });
   }
-}
-
-TEST(Crew, EveryRankNeedsRoomForAStep) {
-  if (available_memory_bytes() == 0) GTEST_SKIP() << "the system does not say what is free";
-  const TinyRun tiny("crew_data");
-  const Recipe recipe = make_recipe(settings_of(tiny.settings("data_parallel=2")));
-  const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
-  for (const DataMemory data : {DataMemory{.planning = 1 << 20}, DataMemory{.step = 1 << 20}}) {
-    Crew crew(recipe, files, nullptr, recipe.to_yaml());
-    crew.rehearse(data);
-    EXPECT_EQ(crew.use().data_bytes, 1 << 20);
-  }
-  // More than half of what is free, on one machine: rank 0 fits, and both together do not.
-  on_ranks(2, {}, [&](Transport* transport) {
-    Crew crew(recipe, files, transport, recipe.to_yaml());
-    const int64_t step = available_memory_bytes() * 3 / 10;  // two on each rank
-    const std::string refusal =
-        error_of(ErrorKind::does_not_fit, [&] { crew.rehearse({.step = step}); });
-    EXPECT_NE(refusal.find("the 2 ranks on "), std::string::npos) << refusal;
-    dismiss(transport);
-  });
 }
 
 class SlowCrewTest : public ::testing::TestWithParam<const char*> {};

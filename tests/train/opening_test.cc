@@ -7,12 +7,15 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/process_memory.h"
 #include "session/fingerprint.h"
 #include "session/place.h"
 #include "session/plan.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
+#include "tests/support/ranks.h"
 #include "tests/support/tiny_run.h"
+#include "train/crew.h"
 #include "train/run_start.h"
 #include "train/worker.h"
 
@@ -203,6 +206,27 @@ TEST(Opening, RanksOfAMachineShareItsMemory) {
   require_fit_together(on_gpus("a", "b"));
   expect_message(ErrorKind::does_not_fit, "the 2 ranks on cuda:0 of anna need 12.00 GiB together",
                  [&] { require_fit_together(on_gpus("a", "a")); });
+}
+
+TEST(Opening, EveryRankNeedsRoomForAStep) {
+  if (available_memory_bytes() == 0) GTEST_SKIP() << "the system does not say what is free";
+  const TinyRun tiny("opening_data");
+  const Recipe recipe = make_recipe(settings_of(tiny.settings("data_parallel=2")));
+  const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
+  for (const DataMemory data : {DataMemory{.planning = 1 << 20}, DataMemory{.step = 1 << 20}}) {
+    Crew crew(recipe, files, nullptr, recipe.to_yaml());
+    crew.rehearse(data);
+    EXPECT_EQ(crew.use().data_bytes, 1 << 20);
+  }
+  // More than half of what is free, on one machine: rank 0 fits, and both together do not.
+  on_ranks(2, {}, [&](Transport* transport) {
+    Crew crew(recipe, files, transport, recipe.to_yaml());
+    const int64_t step = available_memory_bytes() * 3 / 10;  // two on each rank
+    const std::string refusal =
+        error_of(ErrorKind::does_not_fit, [&] { crew.rehearse({.step = step}); });
+    EXPECT_NE(refusal.find("the 2 ranks on "), std::string::npos) << refusal;
+    dismiss(transport);
+  });
 }
 
 TEST(Opening, AnotherTrainingHasAnotherFingerprint) {

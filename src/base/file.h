@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 class MappedFile {
  public:
   MappedFile() = default;
-  // Throws Error(model) with the system's reason when the file cannot be opened or mapped: where it
-  // is there, that is Unreadable.
+  // Throws Error(model) with the system's reason when the file cannot be opened or mapped; an
+  // Unreadable where it is there.
   explicit MappedFile(const fs::path& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;

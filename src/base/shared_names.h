@@ -9,8 +9,8 @@ inline constexpr const char* kRecipeName = "recipe.yaml";
 // The log in an output_dir; the first file that a run writes.
 inline constexpr const char* kLogName = "train_log.jsonl";
 
-// In an output_dir: a result that is whole, until what it replaces has made way, and from then on
-// what of its files is yet to be moved to the top.
+// The two names, in an output_dir, of a result on its way to the top: from when it is whole; and
+// once what it replaces has made way, while its files move.
 inline constexpr const char* kWholeResult = ".jackscrew-result.whole";
 inline constexpr const char* kMovingResult = ".jackscrew-result";
 

@@ -330,7 +330,7 @@ void print_summary(const DataSummary& summary, const Reader& reader) {
   if (summary.repeated > 0) fmt::print("           {}\n", counted(summary.repeated, "duplicate"));
   fmt::print("tokens     {}, {} trained on ({:.1f}%)\n", counts.tokens, counts.trained_tokens,
              100.0 * summary.trained_share);
-  fmt::print("text       {}, {:.2f} bytes per token, the template's included\n",
+  fmt::print("text       {}, {:.2f} bytes per token, BOS, EOS and the chat template's among them\n",
              human_bytes(counts.text_bytes), share_of(counts.text_bytes, counts.text_tokens));
   fmt::print("lengths    {} to {} tokens, median {}, mean {:.1f}\n", summary.shortest,
              summary.longest, summary.median, summary.mean);

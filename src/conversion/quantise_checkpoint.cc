@@ -116,7 +116,7 @@ void QuantisationCheckpoint::open(bool replace) {
     if (then == settings_) return load(object);
   } catch (const Unreadable& error) {  // what is finished may be whole
     throw Error(error.kind(), fmt::format("{}: {}", directory_.string(), error.what()),
-                error.hint().empty() ? kSeeThatItCanBeRead : error.hint());
+                error.hint());
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::model) throw;
     return start_over(error.what());

@@ -11,13 +11,13 @@ bool all_finite(const Tensor& w);
 // Throws Error(non_finite) where a value is not finite.
 void check_finite(const WeightSpec& weight, const Tensor& w);
 
-// Whether a matrix whose largest magnitude is that may be lost where numbers or the scales of
-// blocks are f16, whose steps are 2^-24: q8_0 rounds all of what lies below 64 of them to 0. What
-// is smaller still is 0 to a model, too, whose norms raise values by a thousand times at most.
+// Whether f16, as numbers or as scales of blocks, may lose a matrix of this largest magnitude. Its
+// steps are 2^-24; q8_0 makes 0 of a block that lies below 64 of them (2^-18). Up to 2^-40 a matrix
+// is 0 to the model, too, whose norms raise values by a thousand times at most.
 constexpr bool may_vanish(float largest) {
   return largest > 0x1p-40f && largest < 0x1p-16f;
 }
-// The share, of squares, from which on such a matrix counts as lost.
+// Such a matrix is lost where rounding takes more than this share of the sum of its squares.
 inline constexpr double kVanished = 0.5;
 
 // Throws Error(model): f16 cannot represent the values of a weight.

@@ -183,8 +183,9 @@ class SmallValues {
         may_vanish_(!tensor.spec.is_vector() && largest_of(*tensor.format) == kLargestF16),
         decoded_(static_cast<size_t>(may_vanish_ ? tensor.spec.cols : 0)) {}
 
-  // The largest magnitude of the next rows. Where it is false, none need be added any more.
-  bool expects(float largest) {
+  // Takes the largest magnitude of the next rows. Returns whether the matrix may still be lost:
+  // then these rows are to be added.
+  bool may_be_lost(float largest) {
     largest_ = std::max(largest_, largest);
     may_vanish_ = may_vanish_ && (largest_ == 0.0f || may_vanish(largest_));
     return may_vanish_;
@@ -309,7 +310,7 @@ void WeightWriter::write_rows(const ModelTensor& tensor, const StoredTensor& sto
         encoder->encode(values + (row - begin) * cols, cols, to);
       }
     });
-    if (as_is || !small.expects(largest)) continue;
+    if (as_is || !small.may_be_lost(largest)) continue;
     for (int64_t i = 0; i < end - begin; ++i) {
       const int64_t row = logical_row(begin + i, heads, tensor.spec.rows);
       small.add(*ops_, values + (row - begin) * cols, out_.data() + i * tensor.row_bytes());

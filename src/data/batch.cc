@@ -183,7 +183,7 @@ int64_t BatchSampler::planning_bytes() const {
   return std::max<int64_t>(0, planning - held);  // the epoch before goes first
 }
 
-Rows BatchSampler::packed(int64_t number) const {
+Rows BatchSampler::rows_in_order(int64_t number) const {
   std::vector<uint32_t> order = shuffled_order(dataset_->size(), options_.seed, number, "examples");
   if (options_.packing) {
     std::vector<int32_t> lengths;
@@ -204,7 +204,7 @@ BatchSampler::Epoch BatchSampler::plan(int64_t number) const {
   {
     // Packing returns the longest examples first; shuffled, a row's length says nothing about its
     // step.
-    const Rows in_order = packed(number);
+    const Rows in_order = rows_in_order(number);
     epoch.rows.examples.reserve(in_order.examples.size());
     epoch.rows.begins.reserve(in_order.begins.size());
     for (const uint32_t row : shuffled_order(in_order.size(), options_.seed, number, "rows")) {

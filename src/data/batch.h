@@ -101,7 +101,8 @@ class BatchSampler {
   };
   std::shared_ptr<const Epoch> epoch(int64_t number) const;
   Epoch plan(int64_t number) const;
-  Rows packed(int64_t number) const;
+  // The rows of an epoch, packed or of one example each, before they are shuffled.
+  Rows rows_in_order(int64_t number) const;
   int64_t length(int64_t example) const {
     return options_.virtual_tokens + dataset_->length(example);
   }

@@ -65,8 +65,9 @@ std::vector<fs::path> list_checkpoints(const fs::path& output_dir);
 // Error(generic) where the system does not say.
 bool has_result_to_move(const fs::path& output_dir);
 
-// A hint where a checkpoint, or the directory of a run that has not ended or moved it, is taken for
-// a result; empty for any other directory. Throws Error(generic) where the system does not say.
+// A hint where a directory is taken for a result: a checkpoint, or that of a run that has not ended
+// or whose result is not yet moved; empty for any other. Throws Error(generic) where the system
+// does not say.
 std::string hint_without_result(const fs::path& directory);
 
 // Whether a directory has a checkpoint.json; the checkpoint may be damaged. Throws Error(generic)

@@ -5,15 +5,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <fmt/ranges.h>
-
 #include <array>
 #include <fstream>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 
 #include "base/error.h"
-#include "base/text.h"
 
 namespace jackscrew {
 
@@ -136,7 +133,7 @@ IsaLevel choose_isa(std::string_view requested) {
   const auto level = requested == "auto" ? machine : parse_isa(requested);
   if (!level) {
     throw Error(ErrorKind::usage, fmt::format("isa={} is not a level", requested),
-                fmt::format("use one of {}", fmt::join(split(isa_names(), ' '), ", ")));
+                fmt::format("use one of: {}", isa_names()));
   }
   if (*level > machine) {
     throw Error(ErrorKind::device,

@@ -64,8 +64,8 @@ constexpr OptionSpec kRotaryOptions[] = {
     {.name = "group_learning_rate",
      .type = OptionType::number,
      .default_text = "auto",
-     .help = "learning rate of the active groups; auto: learning_rate, or up to 4 times that where "
-             "few are active, but not above 5e-4 unless learning_rate is, and at most 1e-3",
+     .help = "learning rate of the active groups; auto: learning_rate, raised up to 4 times, but "
+             "not beyond 5e-4, where few are active; at most 1e-3",
      .choices = "auto",
      .min = 0},
     {.name = "static_learning_rate",

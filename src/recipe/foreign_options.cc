@@ -170,7 +170,7 @@ constexpr ForeignName kOptions[] = {
     {"metric_for_best_model greater_is_better",
      "load_best_model_at_end=true takes the lowest loss on eval_data"},
     {"eval_on_start", "eval_data is evaluated before and after the run anyway"},
-    {"save_steps=-1", "save_steps=0, the default: no checkpoint for its step alone"},
+    {"save_steps=-1", "save_steps=0, the default: no checkpoint every so many steps"},
     {"run_name", "output_dir=DIR names a run"},
     {"disable_tqdm log_level", "quiet=true shows warnings and errors only", kSwitch},
     {"wd", "weight_decay=X"},

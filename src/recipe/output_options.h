@@ -28,7 +28,7 @@ struct OutputSettings {
   std::string output_dir;
   int64_t logging_steps = 0;
   int64_t eval_steps = 0;          // 0: only before and after the run
-  int64_t save_steps = 0;          // 0: as the run is interrupted or asked to
+  int64_t save_steps = 0;          // 0: none by the count of steps
   int64_t save_total_limit = 0;    // 0: no limit
   std::string resume;              // "auto", "never" or a checkpoint
   std::vector<RunExport> exports;  // of train

@@ -36,16 +36,6 @@ bool is_length(const std::string& option) {
          option == "early_stopping_patience";
 }
 
-namespace {
-
-// What the log says of the run in output_dir.
-struct LoggedRun {
-  RunInputs inputs;                    // empty where the log does not say
-  int64_t last_step = 0;               // of which it has a line
-  std::optional<int64_t> ended_after;  // so many steps, if it reached its end
-  std::optional<int64_t> result_step;  // of which its result is, where that is not its last
-};
-
 LoggedRun logged_run(const fs::path& output) {
   LoggedRun run;
   for_events(output / kLogName, [&](const nlohmann::json& event) {
@@ -54,6 +44,7 @@ LoggedRun logged_run(const fs::path& output) {
       const auto found = event.find(name);
       if (found != event.end() && found->is_string()) to = *found;
     };
+    if (is(EventKind::sample) && event["step"] == 0) ++run.samples;
     // These may follow `end`; they do not continue the run.
     if (is(EventKind::exported) || is(EventKind::sample) || is(EventKind::save)) return;
     run.ended_after.reset();
@@ -72,6 +63,8 @@ LoggedRun logged_run(const fs::path& output) {
   });
   return run;
 }
+
+namespace {
 
 // How to train on from a result that has no checkpoint of its last step.
 std::string train_on(const fs::path& output) {

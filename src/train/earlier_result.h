@@ -19,6 +19,16 @@ struct FinishedRun {
   int64_t result_step = 0;    // of which its result is: the last, or that of the best evaluation
 };
 
+// What the log says of the run in output_dir.
+struct LoggedRun {
+  RunInputs inputs;                    // empty where the log does not say
+  int64_t last_step = 0;               // of which it has a line
+  size_t samples = 0;                  // that were answered before the first step
+  std::optional<int64_t> ended_after;  // so many steps, if it reached its end
+  std::optional<int64_t> result_step;  // of which its result is, where that is not its last
+};
+LoggedRun logged_run(const fs::path& output_dir);
+
 // Whether output_dir has the log of a run that ended, or exports: what is left of a result whose
 // weights are gone.
 bool has_left_of_result(const fs::path& output);

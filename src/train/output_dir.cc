@@ -168,7 +168,7 @@ void remove_unfinished_tokens(const fs::path& output) {
 // result that is whole has no such suffix. Earlier versions wrote it by the second name.
 void remove_unfinished_files(const fs::path& output) {
   std::error_code ignored;
-  for (const fs::path& whole : {whole_result(output), result_staging(output), output / kReportName,
+  for (const fs::path& whole : {whole_result(output), moving_result(output), output / kReportName,
                                 output / kRecipeName, output / kLogName}) {
     fs::remove_all(whole.string() + kTemporarySuffix, ignored);
   }
@@ -283,7 +283,7 @@ fs::path whole_result(const fs::path& output_dir) {
   return output_dir / kWholeResult;
 }
 
-fs::path result_staging(const fs::path& output_dir) {
+fs::path moving_result(const fs::path& output_dir) {
   return output_dir / kMovingResult;
 }
 

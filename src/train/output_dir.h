@@ -74,6 +74,6 @@ fs::path exports_directory(const fs::path& output_dir);
 // Where the result is written: what has this name is all of it.
 fs::path whole_result(const fs::path& output_dir);
 // The name that it has while its files move to the top of the directory (train/result_move.h).
-fs::path result_staging(const fs::path& output_dir);
+fs::path moving_result(const fs::path& output_dir);
 
 }  // namespace jackscrew

@@ -20,9 +20,11 @@
 #include "report/event_log.h"
 #include "report/report.h"
 #include "text/tokenizer/tokenizer_files.h"
+#include "train/earlier_result.h"
 #include "train/output_dir.h"
 #include "train/resume.h"
 #include "train/run_exports.h"
+#include "train/run_log.h"
 #include "train/run_watch.h"
 #include "train/saving.h"
 
@@ -86,26 +88,6 @@ void move_files(const fs::path& from, const fs::path& to) {
   fs::remove_all(from, error);
 }
 
-// What the log of the run that made the result says of it.
-struct LoggedResult {
-  bool has_ended = false;
-  size_t samples = 0;  // answered before the first step, and to be answered after the last
-};
-
-LoggedResult logged_result(const fs::path& log) {
-  LoggedResult result;
-  for_events(log, [&](const nlohmann::json& event) {
-    const auto is = [&](EventKind kind) { return event["event"] == event_name(kind); };
-    if (is(EventKind::exported) || is(EventKind::save)) return;
-    if (is(EventKind::sample)) {
-      if (event["step"] == 0) ++result.samples;
-      return;
-    }
-    result.has_ended = is(EventKind::end);
-  });
-  return result;
-}
-
 // The step of the best evaluation, if the run, which made so many steps, took its states as result.
 std::optional<int64_t> best_step(const fs::path& output, int64_t steps) {
   if (saved_value(output / kRecipeName, "load_best_model_at_end") != "true") return std::nullopt;
@@ -120,16 +102,13 @@ std::optional<int64_t> best_step(const fs::path& output, int64_t steps) {
 // Writes to the log what the run that made the result could not: that it ended.
 void log_end(const fs::path& output) {
   if (!is_there(output / kLogName)) return;
-  const LoggedResult result = logged_result(output / kLogName);
-  if (result.has_ended) return;
+  const LoggedRun run = logged_run(output);
+  if (run.ended_after) return;
   EventLog log(output / kLogName, std::numeric_limits<int64_t>::max());
   const int64_t steps = log.last_step();
   if (steps == 0) return;  // somebody has put another log there
-  JsonObject end;
-  end.add("output_dir", output.string()).add("samples", result.samples);
-  end.add("graphs", JsonObject());
-  if (const auto best = best_step(output, steps)) end.add("result_step", *best);
-  log.write(EventKind::end, steps, end);
+  log.write(EventKind::end, steps,
+            end_event(output, run.samples, JsonObject(), best_step(output, steps)));
 }
 
 // From the moment at which the result is whole: may be repeated after it was interrupted.
@@ -138,15 +117,15 @@ void replace_earlier(const fs::path& output, bool keeps_exports) {
   // First, so that where they cannot be removed the result that they are of stays whole.
   if (!keeps_exports) remove_exports(output);
   remove_earlier(whole, output);
-  remove_tree(result_staging(output));  // of another result, which this one replaces
-  rename_file(whole, result_staging(output));
+  remove_tree(moving_result(output));  // of another result, which this one replaces
+  rename_file(whole, moving_result(output));
 }
 
 }  // namespace
 
 void move_result(const fs::path& output_dir, bool keeps_exports) {
   replace_earlier(output_dir, keeps_exports);
-  move_files(result_staging(output_dir), output_dir);
+  move_files(moving_result(output_dir), output_dir);
 }
 
 void complete_move(const fs::path& output_dir) {
@@ -157,7 +136,7 @@ void complete_move(const fs::path& output_dir) {
                   output_dir.string()));
   write_if_possible(kLogName, [&] { log_end(output_dir); });
   if (is_there(whole_result(output_dir))) replace_earlier(output_dir, false);
-  move_files(result_staging(output_dir), output_dir);
+  move_files(moving_result(output_dir), output_dir);
   write_if_possible(kReportName, [&] {
     if (is_there(output_dir / kLogName)) write_report(output_dir);
   });

@@ -378,6 +378,14 @@ void RunLog::takes_best(int64_t step, const std::string& best) {
   say(fmt::format("result    of the best evaluation, {}", best));
 }
 
+JsonObject end_event(const fs::path& output_dir, size_t samples, const JsonObject& graphs,
+                     std::optional<int64_t> result_step) {
+  JsonObject end;
+  end.add("output_dir", output_dir.string()).add("samples", samples).add("graphs", graphs);
+  if (result_step) end.add("result_step", *result_step);
+  return end;
+}
+
 void RunLog::ended(int64_t done, OutputClaim& output_dir) {
   const fs::path output = output_dir.path();
   put_back(output);
@@ -393,11 +401,8 @@ void RunLog::ended(int64_t done, OutputClaim& output_dir) {
                     .add("peak_at", ledger.peak_at)
                     .add("resident_peak", resident_peak_));
   report_ranks(done);
-  JsonObject end;
-  end.add("output_dir", output.string()).add("samples", run_.data.samples.size());
-  end.add("graphs", graphs_json());
-  if (result_step_) end.add("result_step", *result_step_);
-  events_.write(EventKind::end, done, end);
+  events_.write(EventKind::end, done,
+                end_event(output, run_.data.samples.size(), graphs_json(), result_step_));
   const bool beside = run_.crew.session().device().own_memory().has_value();
   say(fmt::format(
       "memory    peak {} allocated, {}{}", human_bytes(ledger.peak),

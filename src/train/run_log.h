@@ -22,6 +22,10 @@ namespace jackscrew {
 // Prints a line of a run to console.out, unless the run is quiet.
 void say(const TrainConsole& console, const std::string& line);
 
+// The fields of a run's `end` line.
+JsonObject end_event(const fs::path& output_dir, size_t samples, const JsonObject& graphs,
+                     std::optional<int64_t> result_step);
+
 class RunLog {
  public:
   // What stays the same from a run's first step to its last. Everything must outlive the log.

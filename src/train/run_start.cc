@@ -102,12 +102,8 @@ bool is_unreadable(const Error& error) {
 // it. What the system did not let be read may be whole.
 [[noreturn]] void refuse_checkpoint(const fs::path& checkpoint, const Recipe& recipe,
                                     const Error& error) {
-  if (is_unreadable(error)) {
-    throw Error(error.kind(), error.what(),
-                error.hint().empty() ? kSeeThatItCanBeRead : error.hint());
-  }
   const bool damaged = error.kind() == ErrorKind::model || error.kind() == ErrorKind::data;
-  if (recipe.resume != "auto" || !damaged) throw Error(error);
+  if (recipe.resume != "auto" || !damaged || is_unreadable(error)) throw Error(error);
   const fs::path before = usable_before(checkpoint, recipe.output_dir);
   const std::string older =
       before.empty()

@@ -105,12 +105,12 @@ class Trainer {
     finish(run_steps(first));
   }
 
-  // An error for which other ranks are lost, and that the result is whole, if it is. One of a stop
-  // says so by itself.
-  Error told(const Error& lost) {
-    const bool says_more = has_result_ && lost.kind() != ErrorKind::interrupted;
-    const fs::path* output = says_more ? claim_->find() : nullptr;
-    return output == nullptr ? lost : lost_after_the_result(lost, recipe_, *output);
+  // An error that ends all ranks, as the user hears it: once the result is whole, that is said
+  // first. An error of a stop says so by itself.
+  Error as_told(const Error& error) {
+    if (!has_result_ || error.kind() == ErrorKind::interrupted) return error;
+    const fs::path* output = claim_->find();
+    return output == nullptr ? error : lost_after_the_result(error, recipe_, *output);
   }
 
   // Writes the exports beside the result, after this run or for one that had ended; rank 0 alone.
@@ -487,12 +487,12 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
     trainer->run();
   } catch (const std::exception& exception) {
     const Error error = error_of(exception);
-    if (trainer && trainer->is_in_common_work()) throw RanksLost(trainer->told(error), trainer);
+    if (trainer && trainer->is_in_common_work()) throw RanksLost(trainer->as_told(error), trainer);
     if (console.report && dynamic_cast<const Error*>(&exception)) console.report(error);
     dismiss_or([&](const Error&) { return error; });  // the first error says more
     throw;
   }
-  dismiss_or([&](const Error& lost) { return trainer->told(lost); });
+  dismiss_or([&](const Error& lost) { return trainer->as_told(lost); });
   trainer->write_exports();
 }
 

@@ -159,7 +159,7 @@ TEST(Data, StatsJson) {
   const std::string text = run("data stats sequence_len=8 data=" + data + kBytes + " 2>&1").out;
   // 29 bytes of texts in 37 tokens with BOS and EOS, whatever is cut from them.
   for (const char* part : {"2 cut to 8 tokens, 1 skipped (nothing to train on)\n", "83.3% filled",
-                           "0.78 bytes per token, the template's included\n",
+                           "0.78 bytes per token, BOS, EOS and the chat template's among them\n",
                            "warning: 2 of 4 records are longer than sequence_len"}) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   }

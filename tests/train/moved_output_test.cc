@@ -33,20 +33,6 @@ TEST(OutputDir, OneThatCannotBeListedIsNotWithoutResult) {
   EXPECT_FALSE(has_result(tiny.data()));  // a file
 }
 
-// Of a result whose last file has found its place, too.
-TEST(OutputDir, ThePlaceOfAResultIsRemovedOnceItIsEmpty) {
-  const TinyRun tiny("result_staging");
-  const fs::path staging = result_staging(tiny.path("out"));
-  fs::create_directories(staging);
-  { const OutputClaim claim(tiny.path("out")); }
-  EXPECT_FALSE(fs::exists(staging));
-  fs::create_directories(staging);
-  write_text_atomic(staging / "model.safetensors", "left");
-  { const OutputClaim claim(tiny.path("out")); }
-  EXPECT_FALSE(fs::exists(staging));
-  EXPECT_EQ(tiny.text("out/model.safetensors"), "left");
-}
-
 class SlowMovedOutput : public ::testing::TestWithParam<const char*> {
  protected:
   SlowMovedOutput() : tiny_("moved_output") {}

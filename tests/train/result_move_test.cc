@@ -72,9 +72,9 @@ TEST(ResultMove, IsCompletedFromWhereverItWasStopped) {
     const TinyRun tiny("move_rest");
     const fs::path output = tiny.path("out");
     put(output / "notes.txt", "mine");
-    fs::create_directories(result_staging(output));
+    fs::create_directories(moving_result(output));
     for (size_t i = 0; i < order.size(); ++i) {
-      put((i < moved ? output : result_staging(output)) / order[i], "new");
+      put((i < moved ? output : moving_result(output)) / order[i], "new");
     }
     complete_move(output);
     expect_new_result(output);
@@ -132,8 +132,8 @@ void interrupt_move(const TinyRun& tiny, const std::string& output, size_t moved
   for (const std::string& name : names_in(top)) {
     if (!is_result_file(name)) continue;
     if (moved > 0 && !name.ends_with("config.json") && moved-- > 0) continue;
-    fs::create_directories(result_staging(top));
-    fs::rename(top / name, result_staging(top) / name);
+    fs::create_directories(moving_result(top));
+    fs::rename(top / name, moving_result(top) / name);
   }
 }
 

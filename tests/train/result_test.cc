@@ -406,7 +406,7 @@ TEST(OutputClaim, RemovesAResultThatWasHalfWritten) {
   const TinyRun tiny("half_written");
   const fs::path output = tiny.path("out");
   const fs::path half = whole_result(output).string() + kTemporarySuffix;
-  const fs::path earlier_half = result_staging(output).string() + kTemporarySuffix;
+  const fs::path earlier_half = moving_result(output).string() + kTemporarySuffix;
   for (const fs::path& directory : {half, earlier_half}) {
     fs::create_directories(directory);
     write_text_atomic(directory / "model.safetensors", "bytes");

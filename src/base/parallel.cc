@@ -16,6 +16,8 @@ struct Release {
   ~Release() { latch.count_down(); }
 };
 
+std::atomic<int> found{1};  // so many threads can compute at once
+
 }  // namespace
 
 void try_threads(int count) {
@@ -26,10 +28,13 @@ void try_threads(int count) {
 }
 
 void require_threads(int threads) {
-  static std::atomic<int> found{1};
   if (threads <= found.load()) return;
   try_threads(threads - 1);
   found = threads;
+}
+
+int most_threads() {
+  return found.load();
 }
 
 int usable_threads() {

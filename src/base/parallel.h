@@ -21,6 +21,9 @@ void require_threads(int threads);
 // OMP_NUM_THREADS or OMP_THREAD_LIMIT allows where that is less.
 int usable_threads();
 
+// The most threads that have computed at once so far, of which require_threads() was asked.
+int most_threads();
+
 // Runs body(task, thread) for task in [0, tasks) on `threads` threads; tasks are handed out in
 // order as threads become free. The first exception thrown by a task is rethrown here, after all
 // have ended.

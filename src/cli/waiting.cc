@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/auxv.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <system_error>
 
 #include "base/parallel.h"
+#include "base/process_memory.h"
 #include "base/signals.h"
 
 namespace jackscrew {
@@ -35,13 +35,14 @@ bool environment_decides() {
          (spinning != nullptr && std::string_view(spinning) != kSpinning);
 }
 
-// libgomp spins no more than 100 turns while it has more threads than there are cores. So while
-// this lives, it has more: they sleep.
+// libgomp spins no more than 100 turns while it has more threads than there are cores, those that
+// compute among them. So while this lives, it has more: they sleep.
 class ThreadsToSpare {
  public:
   // Throws std::system_error where the system does not let so many threads live.
   ThreadsToSpare() {
-    const int threads = std::max(2, omp_get_num_procs());
+    // Of a team libgomp does not count the thread that starts it, but for the main thread.
+    const int threads = std::max(2, omp_get_num_procs() - most_threads() + 2);
     try_threads(threads);
     // They belong to the thread that starts them, and end with it.
     owner_ = std::thread([this, threads] {
@@ -111,9 +112,7 @@ void Contention::look(int64_t waited, int64_t passed) {
 
 PoliteWaiting::PoliteWaiting() {
   if (environment_decides()) return;
-  // Where address space is bounded (ulimit -v), it is not to be spent on stacks.
-  rlimit space{};
-  if (::getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur != RLIM_INFINITY) return;
+  if (address_limit()) return;  // what it leaves is not to be spent on stacks
   schedstat_ = ::open("/proc/self/schedstat", O_RDONLY | O_CLOEXEC);
   if (schedstat_ < 0) return;
   const SignalsBlocked blocked;  // in its threads, too: none of them may take a signal
@@ -151,7 +150,7 @@ void PoliteWaiting::watch() {
     } else if (!spare) {
       try {
         spare.emplace();
-      } catch (const std::system_error&) {
+      } catch (const std::exception&) {
         return;  // the system has no threads for this
       }
     }

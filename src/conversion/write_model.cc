@@ -187,7 +187,7 @@ class SmallValues {
   // then these rows are to be added.
   bool may_be_lost(float largest) {
     largest_ = std::max(largest_, largest);
-    may_vanish_ = may_vanish_ && (largest_ == 0.0f || may_vanish(largest_));
+    may_vanish_ = may_vanish_ && largest_ < kSafeInF16;
     return may_vanish_;
   }
   // A row, and what it was encoded to.
@@ -203,7 +203,7 @@ class SmallValues {
     }
   }
   void check(const std::string& origin) const {
-    if (!may_vanish_ || lost_ <= kVanished * squares_) return;
+    if (!may_vanish_ || !may_vanish(largest_) || lost_ <= kVanished * squares_) return;
     throw ValueOutOfRange(ErrorKind::model,
                           fmt::format("{}: {} has values of at most {:.3g}, too small for {}: "
                                       "most of them would become 0",

@@ -390,7 +390,7 @@ std::string hint_without_result(const fs::path& directory) {
            "output_dir";
   }
   if (!is_there(directory / kLogName)) return {};
-  return "it has the log of a run that has not ended: the result is written when it ends";
+  return "it has the log of a run, which writes its result when it ends";
 }
 
 CheckpointInfo read_checkpoint_info(const fs::path& checkpoint) {

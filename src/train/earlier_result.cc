@@ -56,6 +56,7 @@ LoggedRun logged_run(const fs::path& output) {
       if (best != event.end() && best->is_number_integer()) run.result_step = *best;
     }
     if (!is(EventKind::start)) return;
+    run.total_steps = event.value("total_steps", int64_t{0});
     read("data_fingerprint", run.inputs.data);
     read("model_fingerprint", run.inputs.model);
     run.inputs.held_out.clear();

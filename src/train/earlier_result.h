@@ -22,6 +22,7 @@ struct FinishedRun {
 // What the log says of the run in output_dir.
 struct LoggedRun {
   RunInputs inputs;                    // empty where the log does not say
+  int64_t total_steps = 0;             // of its last start
   int64_t last_step = 0;               // of which it has a line
   size_t samples = 0;                  // that were answered before the first step
   std::optional<int64_t> ended_after;  // so many steps, if it reached its end

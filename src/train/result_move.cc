@@ -14,6 +14,7 @@
 #include "base/console.h"
 #include "base/directory.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "conversion/model_output.h"
 #include "formats/checkpoint.h"
 #include "formats/peft.h"
@@ -85,12 +86,12 @@ void move_files(const fs::path& from, const fs::path& to) {
     }
   }
   sync_renamed(to, to);
-  fs::remove_all(from, error);
 }
 
 // The step of the best evaluation, if the run, which made so many steps, took its states as result.
 std::optional<int64_t> best_step(const fs::path& output, int64_t steps) {
-  if (saved_value(output / kRecipeName, "load_best_model_at_end") != "true") return std::nullopt;
+  const auto asked_for = saved_value(output / kRecipeName, "load_best_model_at_end");
+  if (!asked_for || !parse_bool(*asked_for).value_or(false)) return std::nullopt;
   RunWatch watch({});
   watch.replay(output / kLogName);
   const auto best = watch.best();
@@ -104,6 +105,10 @@ void log_end(const fs::path& output) {
   if (!is_there(output / kLogName)) return;
   const LoggedRun run = logged_run(output);
   if (run.ended_after) return;
+  // Earlier versions left such files beside runs that went on: those are not at their end.
+  const auto patience = saved_value(output / kRecipeName, "early_stopping_patience");
+  const bool may_stop_early = patience && parse_int(*patience).value_or(0) > 0;
+  if (run.last_step < run.total_steps && !may_stop_early) return;
   EventLog log(output / kLogName, std::numeric_limits<int64_t>::max());
   const int64_t steps = log.last_step();
   if (steps == 0) return;  // somebody has put another log there
@@ -128,15 +133,21 @@ void move_result(const fs::path& output_dir, bool keeps_exports) {
   move_files(moving_result(output_dir), output_dir);
 }
 
+void end_move(const fs::path& output_dir) {
+  std::error_code ignored;  // the next run that claims the directory tries again
+  fs::remove_all(moving_result(output_dir), ignored);
+}
+
 void complete_move(const fs::path& output_dir) {
   if (!has_result_to_move(output_dir)) return;
   warn(
       fmt::format("a run in {} was stopped while it moved its result there: this moves the rest of "
                   "it",
                   output_dir.string()));
-  write_if_possible(kLogName, [&] { log_end(output_dir); });
+  log_end(output_dir);
   if (is_there(whole_result(output_dir))) replace_earlier(output_dir, false);
   move_files(moving_result(output_dir), output_dir);
+  end_move(output_dir);
   write_if_possible(kReportName, [&] {
     if (is_there(output_dir / kLogName)) write_report(output_dir);
   });

@@ -14,9 +14,13 @@ namespace jackscrew {
 // Error(generic) where the system refuses; complete_move() goes on from there.
 void move_result(const fs::path& output_dir, bool keeps_exports);
 
-// Does what a process left to do that ended within move_result(), or before its log could tell of
-// the end of the run, and warns of it. The log, if there is one, then has the run's `end`. Throws
-// as move_result().
+// Call once the log has the run's `end`: the result's place is removed, which was left, empty, to
+// tell that the log may lack it.
+void end_move(const fs::path& output_dir);
+
+// Does what a process left to do that ended between move_result() and end_move(), and warns of it.
+// The log, if it is that of such a run, then has its `end`. Throws as move_result(), and where the
+// log cannot be written, before anything is moved.
 void complete_move(const fs::path& output_dir);
 
 }  // namespace jackscrew

@@ -17,6 +17,7 @@
 #include "train/disk_plan.h"
 #include "train/output_dir.h"
 #include "train/result.h"
+#include "train/result_move.h"
 #include "train/resume.h"
 #include "train/run_data.h"
 #include "train/run_evaluation.h"
@@ -105,8 +106,7 @@ class Trainer {
     finish(run_steps(first));
   }
 
-  // An error that ends all ranks, as the user hears it: once the result is whole, that is said
-  // first. An error of a stop says so by itself.
+  // An error as the user hears it: that the result is whole comes first. A stop says so by itself.
   Error as_told(const Error& error) {
     if (!has_result_ || error.kind() == ErrorKind::interrupted) return error;
     const fs::path* output = claim_->find();
@@ -395,6 +395,7 @@ class Trainer {
     has_result_ = true;
     console_.enter(RunPhase::answers);
     log_->ended(done, *claim_);
+    end_move(claim_->path());
     write_if_possible(kReportName, [&] { write_report(claim_->path()); });  // it may be killed now
     const int64_t left = answer_samples(all_samples(data_), done, log_->events());
     if (left > 0) try_to_save(done);  // a repeated command gives the rest from it

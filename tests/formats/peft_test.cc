@@ -481,7 +481,7 @@ TEST_F(Peft, NamesTheTensorThatIsWrong) {
   // A run that goes on, or was killed, before its first checkpoint.
   put("adapter/train_log.jsonl", "");
   EXPECT_EQ(hint_of(error_of(ErrorKind::model, [&] { read_peft_adapter(adapter()); })),
-            "it has the log of a run that has not ended: the result is written when it ends");
+            "it has the log of a run, which writes its result when it ends");
   // A whole model, the result of a run, say.
   put("adapter/config.json", "{}");
   put("adapter/checkpoint-2/checkpoint.json", "{}");

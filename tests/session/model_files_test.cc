@@ -167,7 +167,7 @@ TEST(OpenModel, SaysThatARunHasNotEnded) {
   directory.file("train_log.jsonl", "");
   directory.file("tokenizer.json", "{}");
   EXPECT_EQ(hint_of(error_of(ErrorKind::model, [&] { open_model(directory.path().string()); })),
-            "it has the log of a run that has not ended: the result is written when it ends");
+            "it has the log of a run, which writes its result when it ends");
 }
 
 // Of a type that is not read, or of a name like a scale's: nobody needs them, and both are told.

@@ -120,6 +120,8 @@ TEST_F(LostRanks, InWhatFollowsTheResultLeaveItWhole) {
     EXPECT_EQ(tiny_.events(name, "end").size(), messages == kToBeTold ? 1u : 0u);
     EXPECT_EQ(tiny_.events(name, "sample").size(), 1u) << "those from before the first step";
   }
+  { const OutputClaim claim(tiny_.path("after0")); }  // as the next start does
+  EXPECT_EQ(tiny_.events("after0", "end").size(), 1u);
   // The same command again, for the answers.
   const std::string name = fmt::format("after{}", kToBeTold);
   const fs::path result = tiny_.path(name + "/model.safetensors");

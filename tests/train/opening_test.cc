@@ -218,15 +218,23 @@ TEST(Opening, EveryRankNeedsRoomForAStep) {
     crew.rehearse(data);
     EXPECT_EQ(crew.use().data_bytes, 1 << 20);
   }
-  // More than half of what is free, on one machine: rank 0 fits, and both together do not.
-  on_ranks(2, {}, [&](Transport* transport) {
-    Crew crew(recipe, files, transport, recipe.to_yaml());
-    const int64_t step = available_memory_bytes() * 3 / 10;  // two on each rank
-    const std::string refusal =
-        error_of(ErrorKind::does_not_fit, [&] { crew.rehearse({.step = step}); });
-    EXPECT_NE(refusal.find("the 2 ranks on "), std::string::npos) << refusal;
-    dismiss(transport);
-  });
+  // More than half of what is free, on one machine: rank 0 fits, and both together do not. What is
+  // free may change in between.
+  std::string refusal;
+  const auto is_of_both = [&] { return refusal.find("the 2 ranks on ") != std::string::npos; };
+  for (int attempt = 0; attempt < 10 && !is_of_both(); ++attempt) {
+    on_ranks(2, {}, [&](Transport* transport) {
+      Crew crew(recipe, files, transport, recipe.to_yaml());
+      const int64_t step = available_memory_bytes() * 3 / 10;  // two on each rank
+      try {
+        crew.rehearse({.step = step});
+      } catch (const Error& error) {
+        refusal = error.what();
+      }
+      dismiss(transport);
+    });
+  }
+  EXPECT_TRUE(is_of_both()) << refusal;
 }
 
 TEST(Opening, AnotherTrainingHasAnotherFingerprint) {

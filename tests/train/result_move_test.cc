@@ -186,7 +186,7 @@ TEST(SlowResultMove, TheBestStepIsTold) {
   const TinyRun tiny("move_best");
   const std::string settings =
       "method=full learning_rate=0.05 lr_scheduler_type=constant eval_steps=2 max_steps=60 "
-      "load_best_model_at_end=true early_stopping_patience=3 save_total_limit=1 report_samples=1 "
+      "load_best_model_at_end=True early_stopping_patience=3 save_total_limit=1 report_samples=1 "
       "eval_data=" +
       tiny.eval_data();
   tiny.must_train("out", settings);

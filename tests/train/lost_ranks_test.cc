@@ -6,6 +6,7 @@
 
 #include "tests/support/errors.h"
 #include "tests/support/ranks.h"
+#include "train/output_dir.h"
 
 namespace jackscrew {
 namespace {

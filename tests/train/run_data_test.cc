@@ -1,5 +1,6 @@
 // What a run reads.
 #include "train/run_data.h"
+#include "train/run_start.h"
 
 #include <fmt/format.h>
 
@@ -32,7 +33,7 @@ TEST(RunData, ARunOfOneEpochPlansNoOther) {
   const std::vector<Example> examples(100, Example{{1, 2, 3, 4}, {1, 1, 1, 1}});
   RunData data;
   data.train = Dataset(examples, 16);
-  const Recipe recipe = make_recipe({"sequence_len=16", "packing=false"});
+  const Recipe recipe = with_lanes(make_recipe({"sequence_len=16", "packing=false"}), 1);
   const BatchSampler sampler(data.train, run_batches(recipe));
   const int64_t steps = sampler.steps_per_epoch();
   const DataMemory one = data_memory(recipe, data, sampler, steps);

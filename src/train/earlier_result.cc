@@ -302,13 +302,15 @@ void refuse_to_replace(const Recipe& recipe, const LoggedRun& logged, const Chan
         is_left_elsewhere(recipe, logged.inputs, changes, checkpoint, inputs)) {
       return;
     }
-    const bool may_be_its_own = logged.last_step == total_steps && changes.texts.empty();
+    // Of a result that was whole the log tells the end, be it by the next run
+    // (train/result_move.h).
+    const bool has_all_steps = logged.last_step == total_steps && changes.texts.empty();
     throw Error(
         ErrorKind::usage, what,
         fmt::format("{}give another output_dir; {}",
-                    may_be_its_own
-                        ? fmt::format("the log has all {} of this run: if it was killed after "
-                                      "it wrote its result, that is its own; else ",
+                    has_all_steps
+                        ? fmt::format("the log has all {} of this run, but not its end: the result "
+                                      "is an earlier one, unless the log has lost lines; ",
                                       counted(total_steps, "step"))
                         : "",
                     anew(recipe)));

@@ -280,10 +280,10 @@ TEST_F(SlowQuantiseStorage, GoesOnWhereItWasStopped) {
 
 TEST_F(SlowQuantiseStorage, RefusesValuesThatScalesOfF16Lose) {
   const std::string name = "model.layers.1.mlp.down_proj.weight";
-  set_largest(path("base"), name, 2e-6f);
+  set_largest(path("base"), name, 1e-6f);
   for (const std::string rounding : {"gptq", "nearest"}) {
     refused("format=gguf storage=q8_0 rounding=" + rounding, 5,
-            {name + " has values of at most 2e-06, too small for scales of f16",
+            {name + " has values of at most 1e-06, too small for scales of f16",
              "format=bnb, whose scales are f32, can hold them"});
   }
   answer(quantise("kept", "format=bnb"));

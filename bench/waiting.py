@@ -3,7 +3,7 @@
 that generates, by libgomp's setting, on a machine that does nothing else and on a busy one.
 
     waiting.py --program build/release/jackscrew --model MODEL.gguf [--threads 2] [--rounds 5]
-               [--others 0,2,2@2] [--tokens 256] [--raw FILE]
+               [--others 0,2,2@2] [--tokens 256] [--settings passive,active] [--raw FILE]
 
 `--others`: how many processes that compute without end share the machine; `2@3`: two that begin three
 seconds after the program. Settings alternate within a round, and each figure is the median of the
@@ -22,7 +22,7 @@ import threading
 SETTINGS = {
     "passive": {"OMP_WAIT_POLICY": "passive"},
     "spin 100": {"GOMP_SPINCOUNT": "100"},
-    "spin 300": {"GOMP_SPINCOUNT": "300"},
+    "spin 300": {"GOMP_SPINCOUNT": "301"},  # with 300 the program chooses
     "spin 1000": {"GOMP_SPINCOUNT": "1000"},
     "spin 3000": {"GOMP_SPINCOUNT": "3000"},
     "spin 10000": {"GOMP_SPINCOUNT": "10000"},
@@ -85,16 +85,17 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--others", default="0,2,2@2")
     parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--settings", default=",".join(SETTINGS))
     parser.add_argument("--raw")
     options = parser.parse_args()
     raw = []
     for text in options.others.split(","):
         others = Others(text)
-        rates = {name: [] for name in SETTINGS}
+        rates = {name: [] for name in options.settings.split(",")}
         for _ in range(options.rounds):
-            for name, setting in SETTINGS.items():
+            for name, of_round in rates.items():
                 with others:
-                    rates[name].append(rate(options, setting))
+                    of_round.append(rate(options, SETTINGS[name]))
         others.end()
         medians = {name: statistics.median(values) for name, values in rates.items()}
         best = max(medians.values())

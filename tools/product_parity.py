@@ -311,7 +311,7 @@ def check_products(report, program, work: Path, seed: int) -> None:
                 if len(tokenizer(TEXT[:end]).input_ids) >= TOKENS)
     records.write_text(json.dumps({"text": text}) + "\n")
     level = json.loads(program("doctor", "--json"))["isa"]
-    limit = 127 if level.endswith(("vnni", "bf16")) else 63
+    limit = 63 if level.endswith(("v3", "v4")) else 127
     modules = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"}
     ids = None
     for name, (settings, x, transforms, dw) in PRODUCTS.items():

@@ -1,5 +1,6 @@
 #include "base/process_memory.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "base/text.h"
 
 namespace jackscrew {
@@ -142,6 +144,20 @@ std::optional<MemoryLimit> memory_limit(const fs::path& root) {
     consider(limit_of(tree.mount, *tree.files));
   }
   return tightest;
+}
+
+void require_memory(int64_t bytes, const std::string& what, const std::string& hint,
+                    const fs::path& root) {
+  // Reading the limit takes longer than taking so little.
+  constexpr int64_t kLittle = int64_t{1} << 20;
+  if (bytes <= kLittle) return;
+  const auto limit = memory_limit(root);
+  if (!limit || bytes <= limit->available) return;
+  throw Error(ErrorKind::does_not_fit,
+              fmt::format("{} needs {}, but only {} is left of the memory limit of {} ({})", what,
+                          human_bytes(bytes), human_bytes(limit->available, bytes),
+                          human_bytes(limit->bytes), limit->group.string()),
+              hint);
 }
 
 std::optional<AddressLimit> address_limit() {

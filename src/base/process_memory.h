@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "base/file.h"
 
@@ -24,6 +25,12 @@ struct MemoryLimit {
 // it, in version 1 and 2 of control groups: containers, systemd and Slurm set them. `root`: where
 // /proc and the mounts are looked for.
 std::optional<MemoryLimit> memory_limit(const fs::path& root = "/");
+
+// Throws Error(does_not_fit) where the `bytes` that `what` needs are more than memory_limit()
+// leaves, before the kernel kills the process for them. Up to 1 MiB is not looked at. `root` as
+// above.
+void require_memory(int64_t bytes, const std::string& what, const std::string& hint,
+                    const fs::path& root = "/");
 
 // A limit beyond which the kernel refuses this process memory.
 struct AddressLimit {

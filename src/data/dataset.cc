@@ -10,11 +10,14 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/dataset_builder.h"
+#include "data/example_list.h"
 #include "data/shuffle.h"
 
 namespace jackscrew {
 
 namespace {
+
+constexpr const char* kExamples = "examples";
 
 // A hash of the ids alone, whatever is trained.
 uint64_t hash_of(const Example& example) {
@@ -24,7 +27,7 @@ uint64_t hash_of(const Example& example) {
 
 std::vector<uint64_t> sorted_hashes(const Dataset& data) {
   std::vector<uint64_t> hashes;
-  hashes.reserve(static_cast<size_t>(data.size()));
+  reserve_within_limit(hashes, static_cast<size_t>(data.size()), kExamples);
   for (int64_t i = 0; i < data.size(); ++i) hashes.push_back(hash_of(data.example(i)));
   std::ranges::sort(hashes);
   return hashes;
@@ -186,6 +189,9 @@ Dataset::Dataset(std::vector<Example> examples, int64_t sequence_len, const Toke
 
 Dataset Dataset::join(std::span<const Dataset> parts) {
   Dataset all;
+  size_t size = 0;
+  for (const Dataset& part : parts) size += part.items_.size();
+  reserve_within_limit(all.items_, size, kExamples);
   for (const Dataset& part : parts) {
     const auto first = narrow<uint32_t>(all.stores_.size());
     all.stores_.insert(all.stores_.end(), part.stores_.begin(), part.stores_.end());
@@ -224,7 +230,7 @@ void Dataset::keep(Item item) {
   stats_.tokens += store.length(item.index);
   stats_.trained_tokens += store.targets(item.index);
   stats_.trained_bytes += store.trained_bytes(item.index);
-  items_.push_back(item);
+  append_within_limit(items_, item, kExamples);
 }
 
 void Dataset::count_as(const DatasetStats& all) {
@@ -247,7 +253,7 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed,
   const auto is_drawn = [&](size_t store) { return weights.empty() || weights[store] > 0.0; };
   std::vector<size_t> drawn_from;  // indices of items
   for (size_t i = 0; i < items_.size(); ++i) {
-    if (is_drawn(items_[i].store)) drawn_from.push_back(i);
+    if (is_drawn(items_[i].store)) append_within_limit(drawn_from, i, kExamples);
   }
   const auto most = static_cast<double>(drawn_from.size());
   const double wanted =
@@ -259,6 +265,7 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed,
                 "a fraction below 1, or a number of examples smaller than there are");
   }
   const auto count = static_cast<size_t>(wanted);
+  require_memory_for<uint32_t>(drawn_from.size(), kExamples);
   const std::vector<uint32_t> order =
       shuffled_order(std::ssize(drawn_from), seed, 0, "validation split");
   std::vector<bool> chosen(items_.size(), false);
@@ -285,7 +292,7 @@ std::pair<Dataset, Dataset> Dataset::split(double val_size, uint64_t seed,
 Dataset Dataset::weighted(std::span<const double> weights, uint64_t seed) const {
   require_weights(weights);
   std::vector<std::vector<Item>> of_store(stores_.size());
-  for (const Item item : items_) of_store[item.store].push_back(item);
+  for (const Item item : items_) append_within_limit(of_store[item.store], item, kExamples);
   Dataset out = without_items();
   for (size_t s = 0; s < of_store.size(); ++s) {
     const std::vector<Item>& items = of_store[s];
@@ -294,8 +301,10 @@ Dataset Dataset::weighted(std::span<const double> weights, uint64_t seed) const 
     // However small the weight, something is seen of what is to be learned.
     const double least = whole == 0.0 && share > 0.0 ? 1.0 : 0.0;
     const auto drawn = static_cast<size_t>(std::max(std::round(share), least));
+    require_memory_for<uint32_t>(items.size(), kExamples);
     const std::vector<uint32_t> order =
         shuffled_order(std::ssize(items), seed, static_cast<int64_t>(s), "data weights");
+    require_memory_for<int64_t>(items.size(), kExamples);
     std::vector<int64_t> times(items.size(), static_cast<int64_t>(whole));
     for (size_t i = 0; i < drawn; ++i) ++times[order[i]];
     for (size_t i = 0; i < items.size(); ++i) {

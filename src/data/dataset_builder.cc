@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/encode_records.h"
+#include "data/example_list.h"
 #include "text/jinja/failure.h"
 #include "text/jinja/value.h"
 #include "text/tokenizer/tokenizer_json.h"
@@ -230,7 +231,8 @@ bool DatasetBuilder::add(const Example& example) {
   const int64_t bytes = tokenizer_ == nullptr ? 0 : target_bytes(example, *tokenizer_);
   writer_.add(example, bytes);
   DatasetStats& counts = stats();
-  data_.items_.push_back({0, narrow<uint32_t>(counts.examples)});
+  const Dataset::Item item{0, narrow<uint32_t>(counts.examples)};
+  append_within_limit(data_.items_, item, "examples");
   ++counts.examples;
   counts.tokens += std::ssize(example.ids);
   counts.trained_tokens += example.target_count();
@@ -338,6 +340,7 @@ std::optional<Dataset> DatasetBuilder::reopen(const fs::path& token_file, const 
   };
   read_counts("named_fields", data.stats_.notes.named_fields);
   read_counts("unread", data.stats_.notes.unread);
+  reserve_within_limit(data.items_, static_cast<size_t>(file->store->size()), "examples");
   for (int64_t i = 0; i < file->store->size(); ++i) data.items_.push_back({0, narrow<uint32_t>(i)});
   data.stores_.push_back(std::move(file->store));
   return data;

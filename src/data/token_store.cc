@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/map_guard.h"
+#include "data/example_list.h"
 
 namespace jackscrew {
 
@@ -139,10 +140,11 @@ void TokenWriter::add(const Example& example, int64_t trained_bytes) {
   if (file_ != nullptr) {
     write(bytes);
   } else {
-    store_->own_words_.insert(store_->own_words_.end(), packed_.begin(), packed_.end());
+    append_within_limit(store_->own_words_, std::span<const uint32_t>(packed_), "tokens");
   }
-  store_->own_entries_.push_back(
-      {words_, narrow<uint32_t>(example.target_count()), narrow<uint32_t>(trained_bytes)});
+  const TokenStore::Entry entry{words_, narrow<uint32_t>(example.target_count()),
+                                narrow<uint32_t>(trained_bytes)};
+  append_within_limit(store_->own_entries_, entry, "examples");
 }
 
 std::shared_ptr<const TokenStore> TokenWriter::finish(const std::string& trailer) {

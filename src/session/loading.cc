@@ -16,7 +16,8 @@ namespace jackscrew {
 namespace {
 
 // The least bytes of text whose tokens are kept in a file. Less is read again sooner than a file is
-// worth; in memory its tokens take 4 bytes each, at most as much as the text.
+// worth; in memory its tokens take 4 bytes each, as much as the text or, where each byte is a
+// token, four times that.
 constexpr int64_t kLargeData = int64_t{64} << 20;
 
 }  // namespace

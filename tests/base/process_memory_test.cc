@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "base/error.h"
+
 namespace jackscrew {
 namespace {
 
@@ -63,6 +65,26 @@ TEST_F(MemoryLimits, OfTheProcessesOwnGroup) {
   group_v2("/user.slice", "max", 5000 * kMiB);
   group_v2("/user.slice/run.scope", std::to_string(120 * kMiB), 20 * kMiB);
   expect_limit(120 * kMiB, 100 * kMiB, "sys/fs/cgroup/user.slice/run.scope");
+}
+
+TEST_F(MemoryLimits, AreLookedAtBeforeMemoryIsTaken) {
+  process(kMountedV2, "0::/run.scope\n");
+  group_v2("/run.scope", std::to_string(120 * kMiB), 20 * kMiB);
+  require_memory(100 * kMiB, "a list", "shorten it", root_);
+  try {
+    require_memory(100 * kMiB + 1, "a list", "shorten it", root_);
+    FAIL() << "more than is left";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::does_not_fit);
+    EXPECT_NE(std::string(error.what()).find("a list needs 100.0 MiB"), std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("limit of 120.0 MiB"), std::string::npos)
+        << error.what();
+    EXPECT_EQ(error.hint(), "shorten it");
+  }
+  // So little is not looked at.
+  group_v2("/run.scope", std::to_string(120 * kMiB), 120 * kMiB);
+  require_memory(kMiB, "a list", "shorten it", root_);
 }
 
 // Slurm: the limit is the job's, the process is in a step's task.

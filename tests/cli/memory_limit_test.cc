@@ -87,6 +87,21 @@ TEST(SlowMemoryLimit, ALongLogIsNotHeld) {
   EXPECT_NE(tiny.text("out/report.html").find("200000 of 1"), std::string::npos);
 }
 
+// Lists of what is in the data are looked at before they grow beyond the limit.
+TEST(SlowMemoryLimit, DoesNotReadMoreRecordsThanFit) {
+  const Group group(int64_t{64} << 20);
+  if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
+  const TinyRun tiny("many_records");
+  std::string records;
+  for (int record = 0; record < 2'000'000; ++record) records += "{\"text\":\"ab\"}\n";
+  tiny.file("many.jsonl", records);
+  expect_refused(
+      group.run_within(tiny.train("out", "max_steps=1 data=" + tiny.path("many.jsonl").string()) +
+                       kErrorsOnly),
+      3, {"a list of ", "memory limit of 64.0 MiB", group.path().string(), "max_samples=N"});
+  EXPECT_FALSE(fs::exists(tiny.path("out/train_log.jsonl")));
+}
+
 // What a run takes beside what is booked counts as well: no limit lets it begin and be killed.
 TEST(SlowMemoryLimit, LeavesRoomForTheProgramItself) {
   const TinyRun tiny("memory_room");

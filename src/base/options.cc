@@ -157,12 +157,16 @@ const OptionValue& OptionSet::at(std::string_view name, std::string_view origin,
     throw Error(ErrorKind::usage, what,
                 fmt::format("{}={}", denied->spec.name, parse_bool(text) == false));
   }
+  const std::string near = near_name_hint(name);
+  throw Error(ErrorKind::usage, what,
+              near.empty() ? "--help after a command lists its options" : near);
+}
+
+std::string OptionSet::near_name_hint(std::string_view name) const {
   std::vector<std::string> names;
   for (const auto& [known, position] : index_) names.push_back(known);
-  const auto nearest = nearest_name(canonical, names);
-  throw Error(ErrorKind::usage, what,
-              nearest ? fmt::format("did you mean {}?", *nearest)
-                      : std::string("--help after a command lists its options"));
+  const auto nearest = nearest_name(canonical_name(name), names);
+  return nearest ? fmt::format("did you mean {}?", *nearest) : "";
 }
 
 void OptionSet::set(const Assignment& assignment) {

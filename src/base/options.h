@@ -113,7 +113,9 @@ class OptionSet {
 
   // The option of that name or alias; nullptr when there is none.
   const OptionValue* find(std::string_view name) const;
-  // The same, but throws the Error(usage) of set() when there is none; `text` is the value for it.
+  // For a name that no option has: "did you mean NAME?", or empty where none is near.
+  std::string near_name_hint(std::string_view name) const;
+  // As find(), but throws the Error(usage) of set() when there is none; `text` is the value for it.
   const OptionValue& at(std::string_view name, std::string_view origin,
                         std::string_view text = {}) const;
 

@@ -34,7 +34,7 @@ struct GgmlType {
   int64_t bytes;  // 0: the type is not read
 };
 // Indexed by ggml's type numbers.
-constexpr std::array<GgmlType, 42> kTypes = {
+constexpr std::array<GgmlType, 42> kGgmlTypes = {
     {{"F32", 1, 4},        {"F16", 1, 2},       {"Q4_0", 32, 18},     {"Q4_1", 32, 20},
      {nullptr, 0, 0},      {nullptr, 0, 0},     {"Q5_0", 32, 22},     {"Q5_1", 32, 24},
      {"Q8_0", 32, 34},     {"Q8_1", 0, 0},      {"Q2_K", 256, 84},    {"Q3_K", 256, 110},
@@ -49,7 +49,7 @@ constexpr std::array<GgmlType, 42> kTypes = {
 
 // Null for a type that is not read.
 const GgmlType* readable_type(uint32_t type) {
-  return type < kTypes.size() && kTypes[type].bytes > 0 ? &kTypes[type] : nullptr;
+  return type < kGgmlTypes.size() && kGgmlTypes[type].bytes > 0 ? &kGgmlTypes[type] : nullptr;
 }
 
 // Bytes of one element; 0 for strings and arrays, which have no fixed size.
@@ -105,20 +105,20 @@ double shortest_decimal(float value) {
 }  // namespace
 
 std::string ggml_type_name(uint32_t type) {
-  const bool known = type < kTypes.size() && kTypes[type].name != nullptr;
-  return known ? kTypes[type].name : fmt::format("type {}", type);
+  const bool known = type < kGgmlTypes.size() && kGgmlTypes[type].name != nullptr;
+  return known ? kGgmlTypes[type].name : fmt::format("type {}", type);
 }
 
 std::optional<uint32_t> ggml_type(std::string_view format) {
-  for (uint32_t type = 0; type < kTypes.size(); ++type) {
-    if (readable_type(type) != nullptr && lower_case(kTypes[type].name) == format) return type;
+  for (uint32_t type = 0; type < kGgmlTypes.size(); ++type) {
+    if (readable_type(type) != nullptr && lower_case(kGgmlTypes[type].name) == format) return type;
   }
   return std::nullopt;
 }
 
 std::string readable_ggml_types() {
   std::string out;
-  for (const GgmlType& type : kTypes) {
+  for (const GgmlType& type : kGgmlTypes) {
     if (type.bytes > 0) out += fmt::format("{}{}", out.empty() ? "" : ", ", type.name);
   }
   return out;

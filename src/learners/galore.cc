@@ -20,7 +20,7 @@ namespace jackscrew {
 
 namespace {
 
-constexpr std::array<Saving, 5> kSavings = {{
+constexpr std::array<Saving, 5> kGaloreSavings = {{
     {"projection_dtype=bf16", "subspaces rounded to bf16", 1.01},
     {"projection_dtype=int4", "subspaces rounded to 4 bits", 1.1},
     {"galore_rank=25%", "a smaller subspace", 1.5},
@@ -240,7 +240,7 @@ class GaloreLearner : public Learner {
 }  // namespace
 
 std::span<const Saving> galore_savings() {
-  return kSavings;
+  return kGaloreSavings;
 }
 
 std::unique_ptr<Learner> make_galore_learner(const OptionSet& options) {

@@ -93,7 +93,7 @@ constexpr OptionSpec kRotaryOptions[] = {
 
 // Files cost a read and a write of each group that rotates. Settings that halve the active weights
 // or round the masters cost learning, and rank below all that cost time alone.
-constexpr std::array<Saving, 8> kSavings = {{
+constexpr std::array<Saving, 8> kRotarySavings = {{
     {"overlap_rotation=false", "steps wait for the copies of a rotation", 1.01},
     {"moments=reset", "moments are reset at every turn", 1.3},
     {"master=mmap", "exact values wait in files", 1.02},
@@ -294,7 +294,7 @@ std::span<const OptionSpec> rotary_options() {
 }
 
 std::span<const Saving> rotary_savings() {
-  return kSavings;
+  return kRotarySavings;
 }
 
 }  // namespace jackscrew

@@ -44,17 +44,6 @@ std::string flat(const Assignment& assignment) {
   return "expected a value or a flat list of values";
 }
 
-// For a key that no option has: of which one it is a slip. Empty where none is near.
-std::string slip_of(const std::string& key, const OptionSet& options) {
-  std::vector<std::string> names;
-  for (const OptionValue& option : options.values()) {
-    names.emplace_back(option.spec.name);
-    for (std::string& alias : split_words(option.spec.aliases)) names.push_back(std::move(alias));
-  }
-  const auto nearest = nearest_name(key, names);
-  return nearest ? fmt::format("did you mean {}?", *nearest) : "";
-}
-
 std::string program_of(std::span<const RecipeEntry> entries) {
   std::string best;
   int64_t most = 2;  // fewer may be in any recipe
@@ -103,7 +92,7 @@ RecipeReport report_recipe(std::span<const RecipeEntry> entries, const OptionSet
       report.is_foreign = true;
     } else if (option == nullptr) {
       const char* explanation = options.explanation(assignment.name, assignment.text);
-      hint = explanation != nullptr ? explanation : slip_of(assignment.name, options);
+      hint = explanation != nullptr ? explanation : options.near_name_hint(assignment.name);
     } else if (entry.error) {
       // Axolotl's data sets are maps; ours are files.
       report.is_foreign = report.is_foreign || assignment.name == "datasets";

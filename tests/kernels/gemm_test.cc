@@ -5,10 +5,12 @@
 #include <array>
 #include <cstdlib>
 
+#include "base/process_memory.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/ops.h"
 #include "tests/kernels/kernel_data.h"
 #include "tests/support/errors.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/test_ops.h"
 #include "tests/support/worse.h"
 
@@ -127,6 +129,23 @@ TEST(Gemm, BitsDoNotDependOnThreads) {
       }
     }
   }
+}
+
+// Micro-batches of any length come in a run: what is made for each shape is not kept for ever.
+TEST(Gemm, ForgetsShapesThatAreNoLongerUsed) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const auto ops = make_test_ops();
+  const auto of_length = [](int64_t tokens) {
+    return GemmCase{24, 40, tokens, true, false, false, false, 0};
+  };
+  const std::vector<float> first = run_gemm(*ops, of_length(6));
+  const auto shapes = [&](int64_t begin, int64_t end) {
+    for (int64_t tokens = begin; tokens < end; ++tokens) run_gemm(*ops, of_length(tokens));
+    return anonymous_resident_bytes();
+  };
+  const int64_t before = shapes(6, 800);
+  EXPECT_LT(shapes(800, 2400) - before, int64_t{16} << 20);  // 80 MiB where all are kept
+  EXPECT_EQ(run_gemm(*ops, of_length(6)), first);
 }
 
 // Few rows have a kernel of their own, chosen by m and k.

@@ -179,7 +179,14 @@ struct Primitive {
     dnnl::memory a, b, c, scratch;
   };
   std::vector<Arguments> arguments;
+  int64_t used = 0;  // the number of the last product that did
 };
+
+// Of some 55 KB each, generated code included. A step of one shape needs a few dozen; where the
+// lengths of micro-batches vary, each length brings its own, and keeping them all took 65 MiB and
+// more. Made again, a primitive takes a fraction of a millisecond.
+constexpr size_t kMostPrimitives = 512;
+constexpr int kMostInOnednn = 128;  // those of a step: sessions of one model find one another's
 
 }  // namespace
 
@@ -192,6 +199,8 @@ class CpuGemm::Impl {
         engine_(dnnl::engine::kind::cpu, 0),
         buffers_(static_cast<size_t>(threads)) {
     for (int i = 0; i < threads; ++i) streams_.emplace_back(engine_);
+    // Of the whole process: oneDNN would keep 1024, whatever is forgotten here.
+    dnnl::set_primitive_cache_capacity(kMostInOnednn);
   }
 
   void run(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
@@ -243,6 +252,7 @@ class CpuGemm::Impl {
           a.dtype() == DType::bf16, rounds && !tile.apart, rows.size(i), width(j), depth, ta, tb,
           a.row_stride(),           b.row_stride(),        c_stride,     add};
     };
+    ++products_;
     // Primitives are made here, by one thread; the tasks below only look them up.
     for (int64_t i = 0; i < rows.count(); ++i) {
       for (const int64_t j : {int64_t{0}, columns - 1}) {
@@ -336,7 +346,11 @@ class CpuGemm::Impl {
   }
 
   void make_primitive(const Key& key) try {
-    if (primitives_.contains(key)) return;
+    if (const auto found = primitives_.find(key); found != primitives_.end()) {
+      found->second.used = products_;
+      return;
+    }
+    if (primitives_.size() >= kMostPrimitives) forget_older_half();
     const auto [is_bf16, rounds, m, n, k, ta, tb, a_stride, b_stride, c_stride, accumulate] = key;
     using dnnl::memory;
     const auto type = is_bf16 ? memory::data_type::bf16 : memory::data_type::f32;
@@ -355,7 +369,7 @@ class CpuGemm::Impl {
     require_address_space();
     const OneThread chooses;
     const auto description = matmul_description(engine_, a, b, c, attributes);
-    Primitive made{dnnl::matmul(description), {}};
+    Primitive made{dnnl::matmul(description), {}, products_};
     const memory::desc scratch = description.scratchpad_desc();
     for (auto& buffer : buffers_) {
       const auto lines = (scratch.get_size() + sizeof(CacheLine) - 1) / sizeof(CacheLine);
@@ -366,6 +380,16 @@ class CpuGemm::Impl {
     primitives_.emplace(key, std::move(made));
   } catch (const dnnl::error& error) {
     fail_in_onednn(error.status);
+  }
+
+  // Of the primitives, but none of the present product.
+  void forget_older_half() {
+    std::vector<int64_t> used;
+    for (const auto& [key, primitive] : primitives_) used.push_back(primitive.used);
+    const auto middle = used.begin() + std::ssize(used) / 2;
+    std::nth_element(used.begin(), middle, used.end());
+    const int64_t last = std::min(*middle, products_ - 1);
+    std::erase_if(primitives_, [&](const auto& entry) { return entry.second.used <= last; });
   }
 
   void execute(Primitive& primitive, int thread, void* a, void* b, void* c) {
@@ -396,6 +420,7 @@ class CpuGemm::Impl {
   std::vector<dnnl::stream> streams_;
   std::vector<ThreadBuffers> buffers_;
   std::map<Key, Primitive> primitives_;
+  int64_t products_ = 0;  // so far
 };
 
 CpuGemm::CpuGemm(int threads, IsaLevel isa) : impl_(std::make_unique<Impl>(threads, isa)) {}

@@ -50,7 +50,7 @@ std::string hint_for(const Recipe& recipe, const ModelFiles& files, const Sessio
 // Host memory of a run that is not booked: generated code, scratch and heaps of threads, stacks,
 // file buffers, and page tables, which grow with what is booked. Measured on a CPU, beside 615 MiB
 // of an f32 run: 13 MiB with one thread and 7 more with each of 31 others. Where the lengths of
-// micro-batches vary, oneDNN's primitives for 512 shapes come to 28 MiB more (kernels/cpu/gemm.cc).
+// micro-batches vary, oneDNN's primitives come to 20 to 38 MiB more (kernels/cpu/gemm.cc).
 // On the host of an H100, where CUDA and its libraries are, 297 to 358 MiB
 // (bench/results/h100-2026-11-26.log); 16 MiB more are pinned where masters are copied beside the
 // steps.

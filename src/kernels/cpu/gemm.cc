@@ -182,10 +182,11 @@ struct Primitive {
   int64_t used = 0;  // the number of the last product that did
 };
 
-// Of some 55 KB each, generated code included. A step of one shape needs a few dozen; where the
-// lengths of micro-batches vary, each length brings its own, and keeping them all took 65 MiB and
-// more. Made again, a primitive takes a fraction of a millisecond.
-constexpr size_t kMostPrimitives = 512;
+// Of 50 to 100 KB each, generated code included: 38 MiB at most, for which beside_the_ledger()
+// (session/fit.cc) has room. A step of one shape needs a few dozen; where the lengths of
+// micro-batches vary, each length brings its own. Made again, one takes a fraction of a
+// millisecond.
+constexpr size_t kMostPrimitives = 384;
 constexpr int kMostInOnednn = 128;  // those of a step: sessions of one model find one another's
 
 }  // namespace

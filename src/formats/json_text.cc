@@ -17,36 +17,48 @@ using nlohmann::json;
 
 constexpr size_t kMaxDepth = 32;
 
-// Checks depth and keys at every event of the parser, which itself keeps the last of two equal
-// keys.
-class ParseGuard {
+// Checks depth and keys, of two equal ones of which the parser itself keeps the last. Not as a
+// callback of the parser, which would look through a whole array at the end of each of its objects.
+class ParseGuard final : public nlohmann::json_sax<json> {
  public:
   explicit ParseGuard(const std::string& where) : where_(where) {}
 
-  void see(json::parse_event_t event, const json& parsed) {
-    switch (event) {
-      case json::parse_event_t::object_start:
-      case json::parse_event_t::array_start:
-        if (keys_.size() >= kMaxDepth) {
-          fail(ErrorKind::model, "{}: JSON nested deeper than {}", where_, kMaxDepth);
-        }
-        keys_.emplace_back();
-        break;
-      case json::parse_event_t::object_end:
-      case json::parse_event_t::array_end:
-        keys_.pop_back();
-        break;
-      case json::parse_event_t::key:
-        if (!keys_.back().insert(parsed.get<std::string>()).second) {
-          fail(ErrorKind::model, "{}: \"{}\" appears twice", where_, parsed.get<std::string>());
-        }
-        break;
-      case json::parse_event_t::value:
-        break;
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(int64_t) override { return true; }
+  bool number_unsigned(uint64_t) override { return true; }
+  bool number_float(double, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(json::binary_t&) override { return true; }
+
+  bool start_object(size_t) override { return open(); }
+  bool key(std::string& name) override {
+    if (!keys_.back().insert(name).second) {
+      fail(ErrorKind::model, "{}: \"{}\" appears twice", where_, name);
     }
+    return true;
+  }
+  bool end_object() override { return close(); }
+  bool start_array(size_t) override { return open(); }
+  bool end_array() override { return close(); }
+
+  bool parse_error(size_t, const std::string&, const json::exception& error) override {
+    fail(ErrorKind::model, "{}: not valid JSON: {}", where_, json_complaint(error.what()));
   }
 
  private:
+  bool open() {
+    if (keys_.size() >= kMaxDepth) {
+      fail(ErrorKind::model, "{}: JSON nested deeper than {}", where_, kMaxDepth);
+    }
+    keys_.emplace_back();
+    return true;
+  }
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+
   const std::string& where_;
   std::vector<std::set<std::string>> keys_;  // one set per open object or array
 };
@@ -68,15 +80,8 @@ json parse_json(std::string_view text, const std::string& where) {
     fail(ErrorKind::model, "{}: not valid JSON: {}", where, *complaint);
   }
   ParseGuard guard(where);
-  const json::parser_callback_t callback = [&](int, json::parse_event_t event, json& parsed) {
-    guard.see(event, parsed);
-    return true;
-  };
-  try {
-    return json::parse(text, callback);
-  } catch (const json::exception& error) {
-    fail(ErrorKind::model, "{}: not valid JSON: {}", where, json_complaint(error.what()));
-  }
+  json::sax_parse(text, &guard);
+  return json::parse(text);
 }
 
 std::string dump_json(const json& value, int indent) {

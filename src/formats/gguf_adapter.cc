@@ -15,6 +15,7 @@
 #include "model/weights.h"
 #include "quant/plain.h"
 #include "quant/row_encoders.h"
+#include "quant/small_values.h"
 #include "quant/stored_tensor.h"
 
 namespace jackscrew {
@@ -121,17 +122,28 @@ std::vector<float> values_of(const AdapterPart& part) {
   return values;
 }
 
+// Throws Error(model) for values that f16 cannot hold, or only as zeros.
+void require_values_of_f16(const std::string& name, const std::vector<float>& values) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::model, name + " has " + what, "storage=f32 can");
+  };
+  const float largest = std::abs(std::ranges::max(values, {}, [](float x) { return std::abs(x); }));
+  if (largest > kLargestF16) {
+    refuse(fmt::format("a value of {:.3g}, more than f16 can hold", largest));
+  }
+  if (!may_vanish(largest)) return;
+  LostSquares lost;
+  for (const float value : values) lost.add(value, to_float(to_f16(value)));
+  if (!lost.are_most()) return;
+  refuse(fmt::format("values of at most {:.3g}, too small for f16: most of them would become 0",
+                     largest));
+}
+
 // The values as the format has them.
 std::vector<uint8_t> encoded(const AdapterPart& part, const Format& format) {
   const std::vector<float> values = values_of(part);
   const int64_t rows = part.spec.shape[0], cols = part.spec.shape[1];
-  const float largest = std::ranges::max(values, {}, [](float x) { return std::abs(x); });
-  if (&format == &f16_format() && std::abs(largest) > kLargestF16) {
-    throw Error(
-        ErrorKind::model,
-        fmt::format("{} has a value of {:.3g}, more than f16 can hold", part.from->name, largest),
-        "storage=f32 can");
-  }
+  if (&format == &f16_format()) require_values_of_f16(part.from->name, values);
   std::vector<uint8_t> out(static_cast<size_t>(part.spec.bytes));
   for (int64_t row = 0; row < rows; ++row) {
     find_row_encoder(format)->encode(values.data() + row * cols, cols,

@@ -135,6 +135,28 @@ TEST_F(GgufAdapterTest, BringsEveryScaleIntoB) {
   }
 }
 
+// As f32 the one alpha would be 0 or infinite.
+TEST_F(GgufAdapterTest, AnAlphaBeyondF32GoesIntoB) {
+  PeftAdapter adapter = read_peft_adapter(golden_path("lora"));
+  fill_b(adapter, 0.5f);
+  adapter.settings["alpha_pattern"] = {{"v_proj", 8.0}};
+  for (const double alpha : {1e-60, 1e-40}) {
+    adapter.settings["lora_alpha"] = alpha;
+    const GgufFile file = write("gqa_tied", adapter);
+    EXPECT_EQ(file.number("adapter.lora.alpha"), 1.0);
+    for (const float value : values_of(file, "blk.1.attn_v.weight.lora_b")) ASSERT_EQ(value, 4.0f);
+    for (const float value : values_of(file, "blk.1.ffn_down.weight.lora_b")) {
+      ASSERT_EQ(value, static_cast<float>(alpha * 0.5));
+    }
+  }
+  adapter.settings["lora_alpha"] = 1e300;
+  for (const Format* format : {&f32_format(), &f16_format()}) {
+    expect_error(
+        ErrorKind::model, "has values beyond f32 once its alpha is in them | look at lora_alpha",
+        [&] { write_gguf_adapter(path_, config_of("gqa_tied"), "mine", adapter, *format); });
+  }
+}
+
 TEST_F(GgufAdapterTest, InF16) {
   PeftAdapter adapter = read_peft_adapter(golden_path("lora"));
   const ModelConfig config = config_of("gqa_tied");

@@ -370,7 +370,7 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
   std::vector<ModelTensor> tensors;
   for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
     const StoredTensor& kept = stored_tensor(files, *choice.kept, weight);
-    const StoredTensor& stored = stored_tensor(files, *files.source, weight);
+    const StoredTensor& stored = checked_tensor(files, *files.source, weight);
     const bool is_head = weight.module == (tied ? "embed_tokens" : "lm_head");
     const Format* format = wanted_format(choice, storage, files.config, weight);
     if (format == nullptr) {

@@ -50,10 +50,6 @@ PlannedModel plan_model(const std::string& origin, const ModelConfig& config,
   return model;
 }
 
-RanksPlan rehearse_over(const Recipe& recipe, const ModelFiles& files) {
-  return plan_ranks(recipe, files, recipe.ranks);
-}
-
 int64_t budget_of(const Recipe& recipe, int rank) {
   return of_rank(recipe, rank).device_memory.value();
 }
@@ -133,13 +129,13 @@ std::vector<StageLimit> limits_that_fit(const Recipe& recipe, const std::string&
   require_frozen(recipe, config);
   const PlannedModel largest = plan_model(origin, config, formats, std::greater<>());
   const PlannedModel least = plan_model(origin, config, formats, std::less<>());
-  const RanksPlan most = rehearse_over(recipe, largest.files);
+  const RanksPlan most = plan_ranks(recipe, largest.files, recipe.ranks);
   std::vector<int64_t> room(static_cast<size_t>(most.layout.stages), 0);
   if (!rank_beyond_budget(recipe, most)) return limits_of(most, largest.block_bytes, room);
   // Not resolved anew from its options, which do not say what storage this run keeps.
   Recipe frugal = recipe;
   frugal.gradient_checkpointing = recipe.gradient_checkpointing.value_or(true);
-  const RanksPlan fewest = rehearse_over(frugal, least.files);
+  const RanksPlan fewest = plan_ranks(frugal, least.files, frugal.ranks);
   if (const auto rank = rank_beyond_budget(recipe, fewest)) {
     const Ledger& ledger = fewest.ranks[static_cast<size_t>(*rank)].ledger;
     const int64_t budget = budget_of(recipe, *rank);
@@ -163,7 +159,7 @@ std::vector<StageLimit> limits_that_fit(const Recipe& recipe, const std::string&
 }
 
 void check_fits(const Recipe& recipe, const ModelFiles& written) {
-  const RanksPlan plan = rehearse_over(recipe, written);
+  const RanksPlan plan = plan_ranks(recipe, written, recipe.ranks);
   const auto rank = rank_beyond_budget(recipe, plan);
   if (!rank) return;
   const int64_t peak = plan.ranks[static_cast<size_t>(*rank)].ledger.peak;

@@ -13,7 +13,6 @@
 #include "base/options.h"
 #include "base/text.h"
 #include "conversion/for_rows.h"
-#include "conversion/value_checks.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "kernels/device.h"
@@ -31,6 +30,7 @@
 #include "quant/q6_k.h"
 #include "quant/q8_0.h"
 #include "quant/row_encoders.h"
+#include "quant/small_values.h"
 #include "quant/stored_rows.h"
 
 namespace jackscrew {
@@ -196,14 +196,11 @@ class SmallValues {
     const Storage storage{Tensor(encoded, DType::u8, {tensor_.row_bytes()}), 1, cols};
     tensor_.format->decode(ops, storage, 0, 1, Tensor(decoded_.data(), DType::f32, {1, cols}));
     for (int64_t i = 0; i < cols; ++i) {
-      const auto value = static_cast<double>(row[i]);
-      const double off = static_cast<double>(decoded_[static_cast<size_t>(i)]) - value;
-      squares_ += value * value;
-      lost_ += off * off;
+      lost_.add(row[i], decoded_[static_cast<size_t>(i)]);
     }
   }
   void check(const std::string& origin) const {
-    if (!may_vanish_ || !may_vanish(largest_) || lost_ <= kVanished * squares_) return;
+    if (!may_vanish_ || !may_vanish(largest_) || !lost_.are_most()) return;
     throw ValueOutOfRange(ErrorKind::model,
                           fmt::format("{}: {} has values of at most {:.3g}, too small for {}: "
                                       "most of them would become 0",
@@ -216,7 +213,7 @@ class SmallValues {
   bool may_vanish_;
   std::vector<float> decoded_;  // a row
   float largest_ = 0.0f;
-  double squares_ = 0.0, lost_ = 0.0;
+  LostSquares lost_;
 };
 
 }  // namespace
@@ -373,7 +370,7 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
   std::vector<ModelTensor> tensors;
   for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
     const StoredTensor& kept = stored_tensor(files, *choice.kept, weight);
-    const StoredTensor& stored = stored_tensor(files, *files.source, weight);
+    const StoredTensor& stored = checked_tensor(files, *files.source, weight);
     const bool is_head = weight.module == (tied ? "embed_tokens" : "lm_head");
     const Format* format = wanted_format(choice, storage, files.config, weight);
     if (format == nullptr) {

@@ -44,7 +44,7 @@ void check_storage(ModelFormat files, const std::string& storage);
 // rest has fewer. A weight whose rows blocks of 256 do not divide gets a wider format with blocks
 // of 32, or f16, as llama.cpp's quantiser does. Such exceptions are reported in `notes`, a line
 // each. Throws Error(usage) where the files have no such storage, Error(model) where a weight is
-// missing.
+// missing or has another shape than the configuration says.
 std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const StorageChoice& choice,
                                           std::vector<std::string>& notes);
 

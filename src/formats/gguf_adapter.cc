@@ -15,6 +15,7 @@
 #include "model/weights.h"
 #include "quant/plain.h"
 #include "quant/row_encoders.h"
+#include "quant/small_values.h"
 #include "quant/stored_tensor.h"
 
 namespace jackscrew {
@@ -43,8 +44,9 @@ class LoraScales {
         alphas_(settings.value("alpha_pattern", ordered_json::object())
                     .get<std::map<std::string, double>>()) {}
 
-  // The file's one alpha. It is never 0, with which llama.cpp would scale by 1.
-  double file_alpha() const { return alpha_ == 0.0 ? 1.0 : alpha_; }
+  // The file's one alpha, which is an f32 there. It is never 0, with which llama.cpp would scale by
+  // 1; what is no normal number of f32 is left to B.
+  double file_alpha() const { return std::isnormal(static_cast<float>(alpha_)) ? alpha_ : 1.0; }
   // The factor on B with which file_alpha() / rank becomes the module's scale.
   double factor(const std::string& module, int64_t rank) const {
     const double alpha = alphas_.find(module).value_or(alpha_);
@@ -121,17 +123,33 @@ std::vector<float> values_of(const AdapterPart& part) {
   return values;
 }
 
+// Throws Error(model) for values that f16 cannot hold, or only as zeros.
+void require_values_of_f16(const std::string& name, const std::vector<float>& values) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::model, name + " has " + what, "storage=f32 can");
+  };
+  const float largest = std::abs(std::ranges::max(values, {}, [](float x) { return std::abs(x); }));
+  if (largest > kLargestF16) {
+    refuse(fmt::format("a value of {:.3g}, more than f16 can hold", largest));
+  }
+  if (!may_vanish(largest)) return;
+  LostSquares lost;
+  for (const float value : values) lost.add(value, to_float(to_f16(value)));
+  if (!lost.are_most()) return;
+  refuse(fmt::format("values of at most {:.3g}, too small for f16: most of them would become 0",
+                     largest));
+}
+
 // The values as the format has them.
 std::vector<uint8_t> encoded(const AdapterPart& part, const Format& format) {
   const std::vector<float> values = values_of(part);
-  const int64_t rows = part.spec.shape[0], cols = part.spec.shape[1];
-  const float largest = std::ranges::max(values, {}, [](float x) { return std::abs(x); });
-  if (&format == &f16_format() && std::abs(largest) > kLargestF16) {
-    throw Error(
-        ErrorKind::model,
-        fmt::format("{} has a value of {:.3g}, more than f16 can hold", part.from->name, largest),
-        "storage=f32 can");
+  if (!std::ranges::all_of(values, [](float x) { return std::isfinite(x); })) {
+    throw Error(ErrorKind::model,
+                fmt::format("{} has values beyond f32 once its alpha is in them", part.from->name),
+                "look at lora_alpha and alpha_pattern in its adapter_config.json");
   }
+  const int64_t rows = part.spec.shape[0], cols = part.spec.shape[1];
+  if (&format == &f16_format()) require_values_of_f16(part.from->name, values);
   std::vector<uint8_t> out(static_cast<size_t>(part.spec.bytes));
   for (int64_t row = 0; row < rows; ++row) {
     find_row_encoder(format)->encode(values.data() + row * cols, cols,

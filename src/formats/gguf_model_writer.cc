@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
-#include "base/checked.h"
 #include "base/error.h"
 #include "formats/gguf_names.h"
 #include "formats/gguf_writer.h"
@@ -56,14 +56,15 @@ void add_description(const GgufModel& model, GgufMetadata& metadata) {
   }
 }
 
-uint32_t unsigned_of(int64_t value) {
-  return narrow<uint32_t>(value);
+void add_unsigned(const std::string& key, int64_t value, GgufMetadata& metadata) {
+  if (!std::in_range<uint32_t>(value)) no_place(fmt::format("{} = {}", key, value), kOtherFiles);
+  metadata.add(key, static_cast<uint32_t>(value));
 }
 
 void add_rope(const ModelConfig& config, const std::string& architecture, GgufMetadata& metadata) {
   const std::string own = architecture + ".";
   const RopeScaling& scaling = config.rope_scaling;
-  metadata.add(own + "rope.dimension_count", unsigned_of(config.head_dim));
+  add_unsigned(own + "rope.dimension_count", config.head_dim, metadata);
   metadata.add(own + "rope.freq_base", static_cast<float>(config.rope_theta));
   switch (scaling.kind) {
     case RopeScaling::Kind::none:
@@ -79,8 +80,8 @@ void add_rope(const ModelConfig& config, const std::string& architecture, GgufMe
       break;
     case RopeScaling::Kind::yarn:
       metadata.add(own + "rope.scaling.type", "yarn");
-      metadata.add(own + "rope.scaling.original_context_length",
-                   unsigned_of(scaling.original_max_position_embeddings));
+      add_unsigned(own + "rope.scaling.original_context_length",
+                   scaling.original_max_position_embeddings, metadata);
       const double own_factor = RopeScaling::yarn_attention_factor(scaling.factor);
       if (scaling.attention_factor != own_factor) {
         metadata.add(own + "rope.scaling.attn_factor",
@@ -111,16 +112,16 @@ void add_config(const GgufModel& model, const std::vector<ModelTensor>& tensors,
     metadata.add("general.file_type", *type);
   }
   metadata.add("general.quantization_version", uint32_t{2});
-  metadata.add(own + "vocab_size", unsigned_of(config.vocab_size));
-  metadata.add(own + "context_length", unsigned_of(config.max_position_embeddings));
-  metadata.add(own + "embedding_length", unsigned_of(config.hidden_size));
-  metadata.add(own + "block_count", unsigned_of(config.num_hidden_layers));
-  metadata.add(own + "feed_forward_length", unsigned_of(config.intermediate_size));
-  metadata.add(own + "attention.head_count", unsigned_of(config.num_attention_heads));
-  metadata.add(own + "attention.head_count_kv", unsigned_of(config.num_key_value_heads));
+  add_unsigned(own + "vocab_size", config.vocab_size, metadata);
+  add_unsigned(own + "context_length", config.max_position_embeddings, metadata);
+  add_unsigned(own + "embedding_length", config.hidden_size, metadata);
+  add_unsigned(own + "block_count", config.num_hidden_layers, metadata);
+  add_unsigned(own + "feed_forward_length", config.intermediate_size, metadata);
+  add_unsigned(own + "attention.head_count", config.num_attention_heads, metadata);
+  add_unsigned(own + "attention.head_count_kv", config.num_key_value_heads, metadata);
   metadata.add(own + "attention.layer_norm_rms_epsilon", static_cast<float>(config.rms_norm_eps));
-  metadata.add(own + "attention.key_length", unsigned_of(config.head_dim));
-  metadata.add(own + "attention.value_length", unsigned_of(config.head_dim));
+  add_unsigned(own + "attention.key_length", config.head_dim, metadata);
+  add_unsigned(own + "attention.value_length", config.head_dim, metadata);
   if (config.sliding_window != 0) {
     if (config.first_sliding_layer != 0 || architecture != "llama") {
       no_place(config.first_sliding_layer != 0
@@ -128,7 +129,7 @@ void add_config(const GgufModel& model, const std::vector<ModelTensor>& tensors,
                    : fmt::format("a sliding window in a model of {}", architecture),
                kOtherFiles);
     }
-    metadata.add(own + "attention.sliding_window", unsigned_of(config.sliding_window));
+    add_unsigned(own + "attention.sliding_window", config.sliding_window, metadata);
   }
   if (!config.unrotated.empty() &&
       config.unrotated != unrotated_every(kUnrotatedInterval, config.num_hidden_layers)) {
@@ -140,7 +141,7 @@ void add_config(const GgufModel& model, const std::vector<ModelTensor>& tensors,
 }
 
 void add_id(const char* key, int64_t id, GgufMetadata& metadata) {
-  if (id >= 0) metadata.add(key, unsigned_of(id));
+  if (id >= 0) add_unsigned(key, id, metadata);
 }
 
 void add_tokenizer(GgufTokenizerMetadata tokenizer, int64_t vocab_size, GgufMetadata& metadata) {

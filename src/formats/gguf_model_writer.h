@@ -29,7 +29,7 @@ void check_gguf_config(const ModelConfig& config);
 // and, weight by weight, `tensors`. Throws Error(model) naming what GGUF cannot hold: dynamic rope
 // scaling, YaRN with truncate=false, in another architecture than "llama" scaling as Llama 3 has it
 // and a window, a window of some blocks only, blocks without rotary positions other than every
-// fourth, a format without a ggml type.
+// fourth, a number beyond 32 bits, a format without a ggml type.
 std::unique_ptr<ModelWriter> make_gguf_model_writer(const fs::path& path, const GgufModel& model,
                                                     const std::vector<ModelTensor>& tensors);
 

@@ -5,7 +5,9 @@
 #include <sys/mount.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
+#include "conversion/convert.h"
 #include "tests/cli/run_program.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
@@ -308,6 +310,27 @@ TEST_F(ModelOutputTest, NoFileIsBegunThatMayNotBecomeSoLarge) {
                        "(4096 B) | raise the file size limit (ulimit -f) and run again");
   EXPECT_EQ(names(), std::vector<std::string>());
   output.begin({8192, 4096});
+}
+
+// Not what the configuration's shapes would take of the disk.
+TEST_F(ModelOutputTest, ShapesAreLookedAtBeforeSpace) {
+  fs::copy(golden_model("mha_untied"), path("read"));
+  auto config = nlohmann::json::parse(text("read/config.json"));
+  config["intermediate_size"] = 41;
+  directory_.file("read/config.json", config.dump());
+  for (const char* target : {"output_dir=", "output="}) {
+    SCOPED_TRACE(target);
+    const Recipe recipe =
+        make_recipe({"model=" + path("read"), "tokenizer=bytes", "storage=f32",
+                     target + path(target == std::string("output=") ? "m.gguf" : "m")});
+    const ConvertedModel model(recipe);
+    ModelOutput output(recipe, "export");
+    expect_message(ErrorKind::model,
+                   "tensor model.layers.0.mlp.gate_proj.weight has shape [40, 32], the "
+                   "configuration asks for [41, 32]",
+                   [&] { write_converted(recipe, model, output, {.quiet = true}); });
+    EXPECT_EQ(names(), std::vector<std::string>{"read"});
+  }
 }
 
 // What appears at the output's name while it is being made is not replaced.

@@ -49,12 +49,23 @@ class GgufAdapterTest : public ::testing::Test {
     }
     throw std::out_of_range(name);
   }
+  // Gives every value of every B this one.
+  void fill_b(PeftAdapter& adapter, float value) {
+    for (PeftTensor& tensor : adapter.tensors) {
+      if (!tensor.name.ends_with(".lora_B.weight")) continue;
+      const auto& values = filled_.emplace_back(static_cast<size_t>(tensor.size()), value);
+      tensor.dtype = DType::f32;
+      tensor.bytes = {reinterpret_cast<const uint8_t*>(values.data()),
+                      values.size() * sizeof(float)};
+    }
+  }
   void refused(const char* model, const char* adapter, const std::string& part) {
     expect_error(ErrorKind::model, part,
                  [&] { write(model, read_peft_adapter(golden_path(adapter))); });
     EXPECT_FALSE(fs::exists(path_));
   }
 
+  std::vector<std::vector<float>> filled_;  // what the tensors of adapters point to
   const fs::path path_ =
       fs::temp_directory_path() / fmt::format("jackscrew_gguf_adapter_{}.gguf", ::getpid());
 };
@@ -124,6 +135,28 @@ TEST_F(GgufAdapterTest, BringsEveryScaleIntoB) {
   }
 }
 
+// As f32 the one alpha would be 0 or infinite.
+TEST_F(GgufAdapterTest, AnAlphaBeyondF32GoesIntoB) {
+  PeftAdapter adapter = read_peft_adapter(golden_path("lora"));
+  fill_b(adapter, 0.5f);
+  adapter.settings["alpha_pattern"] = {{"v_proj", 8.0}};
+  for (const double alpha : {1e-60, 1e-40}) {
+    adapter.settings["lora_alpha"] = alpha;
+    const GgufFile file = write("gqa_tied", adapter);
+    EXPECT_EQ(file.number("adapter.lora.alpha"), 1.0);
+    for (const float value : values_of(file, "blk.1.attn_v.weight.lora_b")) ASSERT_EQ(value, 4.0f);
+    for (const float value : values_of(file, "blk.1.ffn_down.weight.lora_b")) {
+      ASSERT_EQ(value, static_cast<float>(alpha * 0.5));
+    }
+  }
+  adapter.settings["lora_alpha"] = 1e300;
+  for (const Format* format : {&f32_format(), &f16_format()}) {
+    expect_error(
+        ErrorKind::model, "has values beyond f32 once its alpha is in them | look at lora_alpha",
+        [&] { write_gguf_adapter(path_, config_of("gqa_tied"), "mine", adapter, *format); });
+  }
+}
+
 TEST_F(GgufAdapterTest, InF16) {
   PeftAdapter adapter = read_peft_adapter(golden_path("lora"));
   const ModelConfig config = config_of("gqa_tied");
@@ -144,6 +177,26 @@ TEST_F(GgufAdapterTest, InF16) {
   fs::remove(path_);
   expect_error(ErrorKind::model, "more than f16 can hold",
                [&] { write_gguf_adapter(path_, config, "mine", adapter, f16_format()); });
+}
+
+// A young adapter's B may be that small, and as zeros it would change nothing.
+TEST_F(GgufAdapterTest, ValuesThatF16LosesAreRefused) {
+  PeftAdapter adapter = read_peft_adapter(golden_path("lora"));
+  const ModelConfig config = config_of("gqa_tied");
+  const auto write_f16 = [&] { write_gguf_adapter(path_, config, "mine", adapter, f16_format()); };
+  fill_b(adapter, 2e-8f);
+  const std::string error = error_of(ErrorKind::model, write_f16);
+  EXPECT_NE(error.find("lora_B.weight has values of at most 2e-08, too small for f16: most of them "
+                       "would become 0 | storage=f32 can"),
+            std::string::npos)
+      << error;
+  for (const float value : values_of(write("gqa_tied", adapter), "blk.1.ffn_down.weight.lora_b")) {
+    ASSERT_EQ(value, 2e-8f);
+  }
+  for (const float value : {0.0f, 1e-7f}) {
+    fill_b(adapter, value);
+    write_f16();
+  }
 }
 
 TEST_F(GgufAdapterTest, WhatHasNoPlaceIsRefused) {

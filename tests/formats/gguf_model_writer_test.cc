@@ -267,6 +267,24 @@ TEST_F(GgufModelWriterTest, RefusesWhatHasNoPlace) {
             std::string::npos);
 }
 
+TEST_F(GgufModelWriterTest, RefusesNumbersBeyond32Bits) {
+  model_.config.architecture = find_architecture("MistralForCausalLM");
+  RopeScaling& scaling = model_.config.rope_scaling;
+  scaling.kind = RopeScaling::Kind::yarn;
+  constexpr int64_t kLarge = int64_t{1} << 33;
+  const auto refused = [&](int64_t& number, const std::string& key) {
+    const int64_t before = std::exchange(number, kLarge);
+    expect_error(ErrorKind::model,
+                 "GGUF has no place for llama." + key + " = 8589934592 | a Hugging Face directory",
+                 [&] { check_gguf_config(model_.config); });
+    number = before;
+  };
+  refused(model_.config.max_position_embeddings, "context_length");
+  refused(model_.config.sliding_window, "attention.sliding_window");
+  refused(scaling.original_max_position_embeddings, "rope.scaling.original_context_length");
+  check_gguf_config(model_.config);
+}
+
 TEST_F(GgufModelWriterTest, BytesOutOfOrderAreAnError) {
   const auto all = tensors();
   const auto writer = make_gguf_model_writer(path_, model_, all);

@@ -127,12 +127,17 @@ void Crew::send(int rank, const MessageWriter& message) {
 }
 
 void Crew::send_all(const MessageWriter& message) {
-  if (is_alone()) return;
   for (int rank = 1; rank < ranks(); ++rank) send(rank, message);
 }
 
 void Crew::send_all(Command command) {
   send_all(message(command));
+}
+
+void Crew::send_all(MessageWriter message, const StepBatch& batch) {
+  if (is_alone()) return;  // nobody reads a copy of it
+  put(message, batch);
+  send_all(message);
 }
 
 std::vector<uint8_t> Crew::receive(int rank) {
@@ -249,11 +254,7 @@ void Crew::begin_run(int64_t total_steps) {
 void Crew::accumulate(const StepBatch& batch, double learning_rate, int64_t step,
                       const ProgressCallback& progress) {
   return in_common_work([&] {
-    if (!is_alone()) {
-      MessageWriter out = message(Command::accumulate);
-      put(out.put(step).put(learning_rate), batch);
-      send_all(out);
-    }
+    send_all(message(Command::accumulate).put(step).put(learning_rate), batch);
     session_->accumulate(batch, learning_rate, step, progress);
   });
 }
@@ -274,10 +275,7 @@ StepResult Crew::result() {
 
 double Crew::loss_sum(const StepBatch& batch, const ProgressCallback& progress) {
   return in_common_work([&] {
-    if (is_alone()) return session_->loss_sum(batch, progress);
-    MessageWriter out = message(Command::losses);
-    put(out, batch);
-    send_all(out);
+    send_all(message(Command::losses), batch);
     const int last_stage = layout().stages - 1;
     std::vector<std::vector<double>> losses;  // of each replica's micro-batches
     std::vector<double> own = session_->losses(batch, progress);
@@ -301,7 +299,6 @@ double Crew::loss_sum(const StepBatch& batch, const ProgressCallback& progress) 
 std::vector<LearnerEvent> Crew::take_events() {
   return in_common_work([&] {
     std::vector<LearnerEvent> events = session_->learner().take_events();
-    if (layout().stages == 1) return events;
     for (int stage = 1; stage < layout().stages; ++stage) {
       const int rank = layout().rank_of(0, stage);
       MessageReader in = ask(rank, Command::take_events);

@@ -200,8 +200,8 @@ SessionPlan Crew::rehearse(const DataMemory& data) {
       MessageWriter open = message(Command::open);
       Place place = use_.place;
       place.rank = rank;
-      put(open.put(std::string(JACKSCREW_VERSION)).put(recipe_.to_yaml()).put(given_), place);
-      put(open.put(of_step), facts);
+      open.put(std::string(JACKSCREW_VERSION)).put(recipe_.to_yaml()).put(given_);
+      open.put(place).put(of_step).put(facts);
       send(rank, open);
     }
   }
@@ -215,10 +215,10 @@ SessionPlan Crew::rehearse(const DataMemory& data) {
   std::set<std::string> others;  // settings that are not rank 0's
   for (const std::vector<uint8_t>& result : results) {
     MessageReader in(result);
-    all.push_back(get_facts(in));
+    all.push_back(in.get<RankFacts>());
     for (auto left = in.get<size_t>(); left > 0; --left) memory.push_back(get_memory(in));
     gradients = checked_add(gradients, in.get<int64_t>());
-    for (std::string& name : get_names(in)) others.insert(std::move(name));
+    for (std::string& name : in.get_vector<std::string>()) others.insert(std::move(name));
   }
   if (!others.empty()) {
     warn(fmt::format("not all ranks were started with the same {}: rank 0's are used",
@@ -420,8 +420,8 @@ std::vector<RankReport> Crew::reports() {
       RankReport& report = all.emplace_back();
       report.host = transport_->host(rank);
       report.computes_on = in.get_text();
-      report.device = get_ledger(in);
-      report.host_memory = get_ledger(in);
+      report.device = in.get<Ledger>();
+      report.host_memory = in.get<Ledger>();
       report.sent = in.get<Traffic>();
       report.seconds_waited = in.get<double>();
     }

@@ -303,11 +303,18 @@ std::optional<int64_t> positive(std::optional<int64_t> number) {
   return number && *number >= 1 ? number : std::nullopt;
 }
 
+// No list counts more of anything, and no sum of so many overflows.
+constexpr int64_t kMostCounted = 1'000'000;
+
 }  // namespace
 
 std::vector<int64_t> OptionSet::whole_numbers(std::string_view name) const {
-  return items_of<int64_t>(get(name, OptionType::list), "whole numbers of at least 1", "",
-                           [](const std::string& item) { return positive(parse_int(item)); });
+  return items_of<int64_t>(get(name, OptionType::list),
+                           fmt::format("whole numbers from 1 to {}", kMostCounted), "",
+                           [](const std::string& item) {
+                             const auto number = positive(parse_int(item));
+                             return number.value_or(0) <= kMostCounted ? number : std::nullopt;
+                           });
 }
 
 std::vector<double> OptionSet::numbers(std::string_view name, double least, double most,

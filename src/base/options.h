@@ -90,7 +90,7 @@ class OptionSet {
   bool boolean(std::string_view name) const;
   int64_t bytes(std::string_view name) const;
   const std::vector<std::string>& list(std::string_view name) const;
-  // The items of a list. Throw Error(usage) for one that is no whole number of at least 1, no
+  // The items of a list. Throw Error(usage) for one that is no whole number from 1 to a million, no
   // number from `least` to `most`, or no number of bytes with a unit.
   std::vector<int64_t> whole_numbers(std::string_view name) const;
   std::vector<double> numbers(std::string_view name, double least, double most,

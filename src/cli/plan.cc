@@ -220,7 +220,11 @@ void print_fit(const Recipe& recipe, const std::string& needs, const std::string
 
 int show_ranks_fit(const Recipe& recipe, const ModelFiles& files) {
   const auto fit = fastest_fit(recipe, files, recipe.ranks);
-  if (!fit) refuse_fit();
+  if (!fit) {
+    // Stages that the recipe asks for were all that was tried: what they contradict is told first.
+    if (recipe.options.asks_for("pipeline_stages")) plan_ranks(recipe, files, recipe.ranks);
+    refuse_fit();
+  }
   if (recipe.json) {
     JsonObject json = ranks_plan_json(fit->recipe, files, fit->plan);
     fmt::print("{}\n", json.add("settings", settings_json(fit->settings)).text());

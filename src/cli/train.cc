@@ -147,8 +147,13 @@ void warn_of_settings_without_effect(const Recipe& recipe) {
   const bool writes_directory =
       std::ranges::any_of(recipe.exports, [](const RunExport& wanted) { return !wanted.gguf; });
   warn_unless(writes_directory, "max_shard_size", " without export=hf");
-  warn_unless(recipe.max_steps == 0, "num_train_epochs", " beside max_steps");
-  warn_unless(!recipe.warmup_steps, "warmup_ratio", " beside warmup_steps");
+  for (const OptionSpec& option : schedule_options()) {
+    const std::string name = option.name;
+    // With update=after it takes back what a method sets: it is not without use.
+    const bool takes_back = name == "max_grad_norm_of" && !recipe.clip_each_weight;
+    const char* const where = without_effect(recipe.options, name);
+    if (where != nullptr && !takes_back) warn_of_unused(recipe, "train", {name}, where);
+  }
   // Of two that stand in one file, neither overrides the other.
   const auto is_in_file = [&](const char* name) {
     return recipe.options.was_set(name) && recipe.options.origin(name) != kCommandLine;
@@ -157,9 +162,6 @@ void warn_of_settings_without_effect(const Recipe& recipe) {
       recipe.options.is_changed("warmup_ratio")) {
     warn("train does not use warmup_ratio beside warmup_steps");
   }
-  warn_unless(recipe.weight_decay.matrices > 0, "weight_decay_target", " without weight_decay");
-  warn_unless(recipe.max_grad_norm > 0 || !recipe.clip_each_weight, "max_grad_norm_of",
-              " without max_grad_norm");
   warn_unless(recipe.watch.loss_watchdog_threshold > 0, "loss_watchdog_patience",
               " without loss_watchdog_threshold");
 }

@@ -1,9 +1,11 @@
 // Values as bytes of a message between ranks, in native layout: all ranks run the same build.
 #pragma once
 
+#include <concepts>
 #include <cstring>
 #include <span>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -11,6 +13,16 @@
 #include "base/error.h"
 
 namespace jackscrew {
+
+// A struct whose members pass one after another, as `fields(value)` ties them (std::tie).
+template <class T>
+concept HasFields = requires(T& value) {
+  fields(value);
+};
+
+// For a function `fields` that takes a T, constant or not.
+template <class T, class Of>
+concept Either = std::same_as<std::remove_const_t<T>, Of>;
 
 class MessageWriter {
  public:
@@ -23,6 +35,17 @@ class MessageWriter {
   requires std::is_trivially_copyable_v<T> MessageWriter& put(const std::vector<T>& values) {
     put(values.size());
     append(values.data(), values.size() * sizeof(T));
+    return *this;
+  }
+  template <HasFields T>
+  MessageWriter& put(const T& value) {
+    std::apply([&](const auto&... each) { (put(each), ...); }, fields(value));
+    return *this;
+  }
+  template <class T>
+  requires(!std::is_trivially_copyable_v<T>) MessageWriter& put(const std::vector<T>& values) {
+    put(values.size());
+    for (const T& value : values) put(value);
     return *this;
   }
   MessageWriter& put(const std::string& text) {
@@ -72,8 +95,30 @@ class MessageReader {
     const auto from = take(get<size_t>(), 1);
     return {from.begin(), from.end()};
   }
+  template <HasFields T>
+  T get() {
+    T value;
+    std::apply([&](auto&... each) { (get_into(each), ...); }, fields(value));
+    return value;
+  }
+  template <class T>
+  requires(!std::is_trivially_copyable_v<T>) std::vector<T> get_vector() {
+    std::vector<T> values;
+    // No memory is taken for what is said to follow and may not be there.
+    for (auto left = get<size_t>(); left > 0; --left) get_into(values.emplace_back());
+    return values;
+  }
 
  private:
+  template <class T>
+  void get_into(T& value) {
+    value = get<T>();
+  }
+  template <class T>
+  void get_into(std::vector<T>& values) {
+    values = get_vector<T>();
+  }
+  void get_into(std::string& text) { text = get_text(); }
   std::span<const uint8_t> take(size_t count, size_t size) {
     if (count > bytes_.size() / size) {
       fail(ErrorKind::device, "a message between ranks ends too early");

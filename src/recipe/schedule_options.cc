@@ -128,6 +128,23 @@ std::span<const OptionSpec> schedule_options() {
   return kScheduleOptions;
 }
 
+const char* without_effect(const OptionSet& options, std::string_view name) {
+  const auto unless = [](bool used, const char* where) { return used ? nullptr : where; };
+  if (name == "num_train_epochs") {
+    return unless(options.integer("max_steps") == 0, " beside max_steps");
+  }
+  if (name == "warmup_ratio") {
+    return unless(options.is_word("warmup_steps"), " beside warmup_steps");
+  }
+  if (name == "weight_decay_target") {
+    return unless(options.number("weight_decay") > 0, " without weight_decay");
+  }
+  if (name == "max_grad_norm_of") {
+    return unless(options.number("max_grad_norm") > 0, " without max_grad_norm");
+  }
+  return nullptr;
+}
+
 void ScheduleSettings::read(const OptionSet& options) {
   micro_batch_size = options.integer("micro_batch_size");
   gradient_accumulation_steps = options.integer("gradient_accumulation_steps");

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include "base/options.h"
 #include "optim/optimizer.h"
@@ -33,5 +34,9 @@ struct ScheduleSettings {
 };
 
 std::span<const OptionSpec> schedule_options();
+
+// Beside or without which other option this one has no effect on a run: " beside max_steps";
+// nullptr where it has one.
+const char* without_effect(const OptionSet& options, std::string_view name);
 
 }  // namespace jackscrew

@@ -127,12 +127,17 @@ void Crew::send(int rank, const MessageWriter& message) {
 }
 
 void Crew::send_all(const MessageWriter& message) {
-  if (is_alone()) return;
   for (int rank = 1; rank < ranks(); ++rank) send(rank, message);
 }
 
 void Crew::send_all(Command command) {
   send_all(message(command));
+}
+
+void Crew::send_all(MessageWriter message, const StepBatch& batch) {
+  if (is_alone()) return;  // nobody reads a copy of it
+  put(message, batch);
+  send_all(message);
 }
 
 std::vector<uint8_t> Crew::receive(int rank) {
@@ -195,8 +200,8 @@ SessionPlan Crew::rehearse(const DataMemory& data) {
       MessageWriter open = message(Command::open);
       Place place = use_.place;
       place.rank = rank;
-      put(open.put(std::string(JACKSCREW_VERSION)).put(recipe_.to_yaml()).put(given_), place);
-      put(open.put(of_step), facts);
+      open.put(std::string(JACKSCREW_VERSION)).put(recipe_.to_yaml()).put(given_);
+      open.put(place).put(of_step).put(facts);
       send(rank, open);
     }
   }
@@ -210,10 +215,10 @@ SessionPlan Crew::rehearse(const DataMemory& data) {
   std::set<std::string> others;  // settings that are not rank 0's
   for (const std::vector<uint8_t>& result : results) {
     MessageReader in(result);
-    all.push_back(get_facts(in));
+    all.push_back(in.get<RankFacts>());
     for (auto left = in.get<size_t>(); left > 0; --left) memory.push_back(get_memory(in));
     gradients = checked_add(gradients, in.get<int64_t>());
-    for (std::string& name : get_names(in)) others.insert(std::move(name));
+    for (std::string& name : in.get_vector<std::string>()) others.insert(std::move(name));
   }
   if (!others.empty()) {
     warn(fmt::format("not all ranks were started with the same {}: rank 0's are used",
@@ -249,11 +254,7 @@ void Crew::begin_run(int64_t total_steps) {
 void Crew::accumulate(const StepBatch& batch, double learning_rate, int64_t step,
                       const ProgressCallback& progress) {
   return in_common_work([&] {
-    if (!is_alone()) {
-      MessageWriter out = message(Command::accumulate);
-      put(out.put(step).put(learning_rate), batch);
-      send_all(out);
-    }
+    send_all(message(Command::accumulate).put(step).put(learning_rate), batch);
     session_->accumulate(batch, learning_rate, step, progress);
   });
 }
@@ -274,10 +275,7 @@ StepResult Crew::result() {
 
 double Crew::loss_sum(const StepBatch& batch, const ProgressCallback& progress) {
   return in_common_work([&] {
-    if (is_alone()) return session_->loss_sum(batch, progress);
-    MessageWriter out = message(Command::losses);
-    put(out, batch);
-    send_all(out);
+    send_all(message(Command::losses), batch);
     const int last_stage = layout().stages - 1;
     std::vector<std::vector<double>> losses;  // of each replica's micro-batches
     std::vector<double> own = session_->losses(batch, progress);
@@ -301,7 +299,6 @@ double Crew::loss_sum(const StepBatch& batch, const ProgressCallback& progress) 
 std::vector<LearnerEvent> Crew::take_events() {
   return in_common_work([&] {
     std::vector<LearnerEvent> events = session_->learner().take_events();
-    if (layout().stages == 1) return events;
     for (int stage = 1; stage < layout().stages; ++stage) {
       const int rank = layout().rank_of(0, stage);
       MessageReader in = ask(rank, Command::take_events);
@@ -423,8 +420,8 @@ std::vector<RankReport> Crew::reports() {
       RankReport& report = all.emplace_back();
       report.host = transport_->host(rank);
       report.computes_on = in.get_text();
-      report.device = get_ledger(in);
-      report.host_memory = get_ledger(in);
+      report.device = in.get<Ledger>();
+      report.host_memory = in.get<Ledger>();
       report.sent = in.get<Traffic>();
       report.seconds_waited = in.get<double>();
     }

@@ -87,6 +87,8 @@ class Crew : public ResultSource {
   void send(int rank, const MessageWriter& message);
   void send_all(const MessageWriter& message);
   void send_all(Command command);
+  // With a batch behind the message.
+  void send_all(MessageWriter message, const StepBatch& batch);
   std::vector<uint8_t> receive(int rank);
   // Has a rank obey a command, and returns its answer.
   MessageReader ask(int rank, Command command);

@@ -9,40 +9,7 @@ void put(MessageWriter& out, const StepBatch& batch) {
   }
   // Beside them the counts of the batch, and of each micro-batch with the sizes of its vectors.
   out.reserve(indices * sizeof(int32_t) + (4 + 5 * batch.micro_batches.size()) * sizeof(int64_t));
-  out.put(batch.targets).put(batch.tokens).put(batch.first_token).put(batch.micro_batches.size());
-  for (const MicroBatch& micro_batch : batch.micro_batches) {
-    out.put(micro_batch.ids).put(micro_batch.positions).put(micro_batch.targets);
-    out.put(micro_batch.cu_seqlens).put(micro_batch.target_count);
-  }
-}
-
-StepBatch get_batch(MessageReader& in) {
-  StepBatch batch;
-  batch.targets = in.get<int64_t>();
-  batch.tokens = in.get<int64_t>();
-  batch.first_token = in.get<int64_t>();
-  const auto count = in.get<size_t>();
-  for (size_t i = 0; i < count; ++i) {
-    MicroBatch& micro_batch = batch.micro_batches.emplace_back();
-    micro_batch.ids = in.get_vector<int32_t>();
-    micro_batch.positions = in.get_vector<int32_t>();
-    micro_batch.targets = in.get_vector<int32_t>();
-    micro_batch.cu_seqlens = in.get_vector<int32_t>();
-    micro_batch.target_count = in.get<int64_t>();
-  }
-  return batch;
-}
-
-void put(MessageWriter& out, const Place& place) {
-  out.put(place.layout).put(place.rank).put(place.stage_split);
-}
-
-Place get_place(MessageReader& in) {
-  Place place;
-  place.layout = in.get<Layout>();
-  place.rank = in.get<int>();
-  place.stage_split = in.get_vector<int64_t>();
-  return place;
+  out.put(batch);
 }
 
 void put(MessageWriter& out, const StateRef& state) {
@@ -70,22 +37,6 @@ StateRef get_state(MessageReader& in) {
                : rank == 2 ? Tensor(nullptr, dtype, {dims[0], dims[1]})
                            : Tensor(nullptr, dtype, {dims[0], dims[1], dims[2]});
   return state;
-}
-
-void put(MessageWriter& out, const Ledger& ledger) {
-  out.put(ledger.current).put(ledger.at_peak).put(ledger.total).put(ledger.peak);
-  out.put(ledger.phase).put(ledger.peak_at);
-}
-
-Ledger get_ledger(MessageReader& in) {
-  Ledger ledger;
-  ledger.current = in.get<decltype(ledger.current)>();
-  ledger.at_peak = in.get<decltype(ledger.at_peak)>();
-  ledger.total = in.get<int64_t>();
-  ledger.peak = in.get<int64_t>();
-  ledger.phase = in.get_text();
-  ledger.peak_at = in.get_text();
-  return ledger;
 }
 
 void put_failure(MessageWriter& out, const std::optional<Error>& failure) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <tuple>
 
 #include "base/error.h"
 #include "data/batch.h"
@@ -39,15 +40,25 @@ enum class Command : uint8_t {
 // The largest message between ranks, except for pieces of tensors.
 inline constexpr int64_t kLargestMessage = int64_t{1} << 30;
 
+auto fields(Either<MicroBatch> auto& batch) {
+  return std::tie(batch.ids, batch.positions, batch.targets, batch.cu_seqlens, batch.target_count);
+}
+auto fields(Either<StepBatch> auto& batch) {
+  return std::tie(batch.targets, batch.tokens, batch.first_token, batch.micro_batches);
+}
+auto fields(Either<Place> auto& place) {
+  return std::tie(place.layout, place.rank, place.stage_split);
+}
+auto fields(Either<Ledger> auto& ledger) {
+  return std::tie(ledger.current, ledger.at_peak, ledger.total, ledger.peak, ledger.phase,
+                  ledger.peak_at);
+}
+
+// A batch in memory that is taken at once.
 void put(MessageWriter& out, const StepBatch& batch);
-StepBatch get_batch(MessageReader& in);
-void put(MessageWriter& out, const Place& place);
-Place get_place(MessageReader& in);
 // A state without its values: name, role, type, shape, and how checkpoints treat it.
 void put(MessageWriter& out, const StateRef& state);
 StateRef get_state(MessageReader& in);
-void put(MessageWriter& out, const Ledger& ledger);
-Ledger get_ledger(MessageReader& in);
 // Why a rank could not do what it was asked, after which it waits for the next command; nullopt
 // where it could.
 void put_failure(MessageWriter& out, const std::optional<Error>& failure);

@@ -20,20 +20,6 @@ RankFacts facts_of(const Recipe& recipe, const ModelFiles& files) {
   return facts;
 }
 
-void put(MessageWriter& out, const RankFacts& facts) {
-  out.put(facts.isa).put(facts.gpu).put(facts.model).put(facts.original).put(facts.tokenizer);
-}
-
-RankFacts get_facts(MessageReader& in) {
-  RankFacts facts;
-  facts.isa = in.get_text();
-  facts.gpu = in.get_text();
-  facts.model = in.get<uint32_t>();
-  facts.original = in.get<uint32_t>();
-  facts.tokenizer = in.get<uint32_t>();
-  return facts;
-}
-
 void require_version(const std::string& first, const std::string& own) {
   if (own == first) return;
   throw Error(ErrorKind::device, fmt::format("this is jackscrew {}, rank 0 has {}", own, first),
@@ -91,17 +77,6 @@ std::vector<std::string> other_settings(const OptionSet& first, const OptionSet&
     if (!own.tables()[value.table].saved || name == "communication_timeout") continue;
     if (!same_value(value, first.at(name, "rank 0"))) names.push_back(name);
   }
-  return names;
-}
-
-void put(MessageWriter& out, const std::vector<std::string>& names) {
-  out.put(names.size());
-  for (const std::string& name : names) out.put(name);
-}
-
-std::vector<std::string> get_names(MessageReader& in) {
-  std::vector<std::string> names;
-  for (auto left = in.get<size_t>(); left > 0; --left) names.push_back(in.get_text());
   return names;
 }
 

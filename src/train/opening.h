@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "parallel/message.h"
@@ -23,8 +24,9 @@ struct RankFacts {
   uint32_t tokenizer = 0;  // tokenizer_fingerprint()
 };
 RankFacts facts_of(const Recipe& recipe, const ModelFiles& files);
-void put(MessageWriter& out, const RankFacts& facts);
-RankFacts get_facts(MessageReader& in);
+auto fields(Either<RankFacts> auto& facts) {
+  return std::tie(facts.isa, facts.gpu, facts.model, facts.original, facts.tokenizer);
+}
 
 // Throws Error(device) where rank 0's program is of another version than this rank's: only equal
 // versions understand each other's messages.
@@ -39,8 +41,6 @@ void require_alike(std::span<const RankFacts> ranks, const Layout& layout, bool 
 // The names of the settings with which a rank was started and rank 0 was not. All ranks follow rank
 // 0's; how long to wait for others is each rank's own affair.
 std::vector<std::string> other_settings(const OptionSet& first, const OptionSet& own);
-void put(MessageWriter& out, const std::vector<std::string>& names);
-std::vector<std::string> get_names(MessageReader& in);
 
 // The recipe as `rank` follows it, see of_rank(). Where it computes on `cuda`, that is the GPU of
 // its place among the ranks of its machine that do. `hosts` [ranks]: the machine of each.

@@ -34,10 +34,8 @@ OptionSet saved_options(const fs::path& directory, const OptionSet& options) {
 bool counts(const OptionSpec& option, const OptionSet& then, const OptionSet& now) {
   const std::string_view name = option.name;
   if (name == "eval_steps") return evaluations_decide(then) || evaluations_decide(now);
-  if (name == "num_train_epochs") {  // which is not read beside max_steps
-    return then.integer("max_steps") == 0 || now.integer("max_steps") == 0;
-  }
-  return option.affects_result;
+  const bool idle = without_effect(then, name) != nullptr && without_effect(now, name) != nullptr;
+  return option.affects_result && !idle;
 }
 
 // Whether two values of an option are paths of the same files, written in different ways.

@@ -293,11 +293,13 @@ std::string same_command_again(const Recipe& recipe, const fs::path& output_dir)
                      without.empty() ? "" : " and without", without);
 }
 
-Error lost_after_the_result(const Error& lost, const Recipe& recipe, const fs::path& output_dir) {
-  const bool lacks = lacks_exports(recipe, output_dir);
-  return {lost.kind(),
-          fmt::format("the result is complete in {}, but {}", output_dir.string(), lost.what()),
-          lacks ? same_command_again(recipe, output_dir) + " for the exports" : lost.hint()};
+Error failed_after_the_result(const Error& error, const Recipe& recipe,
+                              const fs::path& output_dir) {
+  const bool gives_exports = error.kind() == ErrorKind::device && lacks_exports(recipe, output_dir);
+  return {
+      error.kind(),
+      fmt::format("the result is complete in {}, but {}", output_dir.string(), error.what()),
+      gives_exports ? same_command_again(recipe, output_dir) + " for the exports" : error.hint()};
 }
 
 Schedule run_schedule(const Recipe& recipe, int64_t total_steps) {

@@ -25,8 +25,11 @@ void RunWatch::replay(const fs::path& log) {
       return found->get<double>();
     };
     if (const auto loss = number("loss"); loss && kind == "step") logged(*loss);
-    if (const auto loss = number("eval_loss"); loss && kind == "eval") {
-      evaluated(event["step"].get<int64_t>(), *loss);
+    const auto step = event["step"].get<int64_t>();
+    // A run that was killed after it had repeated an evaluation has left it twice.
+    const bool is_repeated = step == last_evaluated_;
+    if (const auto loss = number("eval_loss"); loss && kind == "eval" && !is_repeated) {
+      evaluated(step, *loss);
     }
   });
 }

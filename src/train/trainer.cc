@@ -110,7 +110,7 @@ class Trainer {
   Error as_told(const Error& error) {
     if (!has_result_ || error.kind() == ErrorKind::interrupted) return error;
     const fs::path* output = claim_->find();
-    return output == nullptr ? error : lost_after_the_result(error, recipe_, *output);
+    return output == nullptr ? error : failed_after_the_result(error, recipe_, *output);
   }
 
   // Writes the exports beside the result, after this run or for one that had ended; rank 0 alone.
@@ -176,7 +176,7 @@ class Trainer {
     EventLog log(output / kLogName, std::numeric_limits<int64_t>::max());
     const int64_t left = answer_samples(samples, finished.step, log);
     report();
-    if (left > 0) stop_before_the_answers(finished.result_step);
+    if (left > 0) throw stopped_before_the_answers(recipe_, claim_->path(), finished.result_step);
   }
 
   // Restores the checkpoint; returns the steps already done.
@@ -253,17 +253,14 @@ class Trainer {
   }
 
   [[noreturn]] void stop_before_the_first_step() {
-    if (start_.finished) stop_before_the_answers(start_.finished->result_step);
+    if (start_.finished) {
+      throw stopped_before_the_answers(recipe_, claim_->path(), start_.finished->result_step);
+    }
     const bool is_first = checkpoint_.empty();
     const std::string hint = is_first ? "this command saved nothing; run it again" : how_to_go_on();
     throw Error(ErrorKind::interrupted,
                 fmt::format("stopped before {} step", is_first ? "the first" : "another"),
                 hint_after_stop(crew_->layout().ranks(), hint));
-  }
-
-  // The result, that of a step, is written, and only answers for the report are missing.
-  [[noreturn]] void stop_before_the_answers(int64_t step) {
-    throw stopped_before_the_answers(recipe_, claim_->path(), step);
   }
 
   // Requested by a signal, or by a file, which is removed.
@@ -400,7 +397,7 @@ class Trainer {
     const int64_t left = answer_samples(all_samples(data_), done, log_->events());
     if (left > 0) try_to_save(done);  // a repeated command gives the rest from it
     report();
-    if (left > 0) stop_before_the_answers(result_step(done));
+    if (left > 0) throw stopped_before_the_answers(recipe_, claim_->path(), result_step(done));
   }
 
   // A full disk ends no run: the next checkpoint may fit, and so may the result alone.
@@ -487,10 +484,12 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
     trainer = std::make_shared<Trainer>(recipe, console, transport);
     trainer->run();
   } catch (const std::exception& exception) {
-    const Error error = error_of(exception);
-    if (trainer && trainer->is_in_common_work()) throw RanksLost(trainer->as_told(error), trainer);
-    if (console.report && dynamic_cast<const Error*>(&exception)) console.report(error);
+    const Error error = trainer ? trainer->as_told(error_of(exception)) : error_of(exception);
+    if (trainer && trainer->is_in_common_work()) throw RanksLost(error, trainer);
+    const bool is_own = dynamic_cast<const Error*>(&exception) != nullptr;
+    if (console.report && is_own) console.report(error);
     dismiss_or([&](const Error&) { return error; });  // the first error says more
+    if (is_own) throw Error(error);
     throw;
   }
   dismiss_or([&](const Error& lost) { return trainer->as_told(lost); });

@@ -119,9 +119,9 @@ class Worker {
     require_version(in.get_text(), JACKSCREW_VERSION);
     const std::string yaml = in.get_text();
     const OptionSet given_to_first = options_of(in.get_text(), kOfRank0);
-    const Place place = get_place(in);
+    const auto place = in.get<Place>();
     const auto data_bytes = in.get<int64_t>();
-    const RankFacts first = get_facts(in);
+    const auto first = in.get<RankFacts>();
     recipe_ = followed_recipe(yaml, place.rank, hosts_of(transport_), start_.environments);
     files_.emplace(open_model(recipe_.model, recipe_.adapter, recipe_.tokenizer));
     const RankFacts own = facts_of(recipe_, *files_);
@@ -133,14 +133,14 @@ class Worker {
     use_.data_bytes = data_bytes;
     plan_ = Session::rehearse(recipe_, *files_, use_);
     require_fit(recipe_, *files_, use_, plan_);
-    put(result, own);
+    result.put(own);
     const auto memory = memory_of(recipe_, use_, plan_, transport_.host(place.rank));
     result.put(memory.size());
     for (const SharedMemory& one : memory) put(result, one);
     result.put(plan_.gradients);
-    put(result, start_.given.empty()
-                    ? std::vector<std::string>()
-                    : other_settings(given_to_first, options_of(start_.given, "this rank")));
+    result.put(start_.given.empty()
+                   ? std::vector<std::string>()
+                   : other_settings(given_to_first, options_of(start_.given, "this rank")));
   }
 
   void load(MessageReader& in) {
@@ -153,13 +153,13 @@ class Worker {
   void accumulate(MessageReader& in) {
     const auto step = in.get<int64_t>();
     const auto learning_rate = in.get<double>();
-    session_->accumulate(get_batch(in), learning_rate, step);
+    session_->accumulate(in.get<StepBatch>(), learning_rate, step);
     // Rank 0 takes events from its own replica; other replicas have the same ones and drop them.
     if (use_.place.replica() > 0) session_->learner().take_events();
   }
 
   void losses(MessageReader& in) {
-    const std::vector<double> losses = session_->losses(get_batch(in));
+    const std::vector<double> losses = session_->losses(in.get<StepBatch>());
     if (use_.place.is_last()) answer(MessageWriter().put(losses));
   }
 
@@ -238,8 +238,7 @@ class Worker {
   void memory() {
     MessageWriter out;
     out.put(session_->device().name());
-    put(out, session_->memory().ledger());
-    put(out, session_->host_ledger());
+    out.put(session_->memory().ledger()).put(session_->host_ledger());
     answer(out.put(session_->sent()).put(session_->step_seconds_waited()));
   }
 

@@ -66,6 +66,29 @@ TEST(Crew, AFailureIsToldWhole) {
   EXPECT_EQ(same->hint(), error.hint());
 }
 
+TEST(Crew, AMessageHasFieldAfterField) {
+  StepBatch batch{{MicroBatch(), MicroBatch()}, 3, 5, 7};
+  batch.micro_batches[1] = {{1, 2}, {0, 1}, {2, -1}, {0, 2}, 1};
+  MessageWriter out, expected;
+  put(out, batch);
+  expected.put(batch.targets).put(batch.tokens).put(batch.first_token).put(size_t{2});
+  for (const MicroBatch& each : batch.micro_batches) {
+    expected.put(each.ids).put(each.positions).put(each.targets);
+    expected.put(each.cu_seqlens).put(each.target_count);
+  }
+  EXPECT_TRUE(std::ranges::equal(out.bytes(), expected.bytes()));
+  const auto same = MessageReader(out.bytes()).get<StepBatch>();
+  ASSERT_EQ(same.micro_batches.size(), 2u);
+  EXPECT_EQ(same.first_token, 7);
+  EXPECT_EQ(same.micro_batches[1].targets, batch.micro_batches[1].targets);
+  EXPECT_EQ(same.micro_batches[1].target_count, 1);
+  // A count that is not true takes no memory.
+  const MessageWriter many = MessageWriter().put(size_t{1} << 60);
+  const std::string error =
+      error_of(ErrorKind::device, [&] { MessageReader(many.bytes()).get_vector<std::string>(); });
+  EXPECT_EQ(message_of(error), "a message between ranks ends too early");
+}
+
 // Checkpoints of several have copies of masters, whose files get no second name.
 TEST(Crew, OneRankAloneHoldsRoomForAllMasters) {
   const TinyRun tiny("crew_room");

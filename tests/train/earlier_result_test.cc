@@ -99,6 +99,24 @@ TEST(SlowEarlierResult, AFinishedRunContinuesWhereItsModelAndDataHaveMoved) {
   EXPECT_TRUE(tiny.text("out/model.safetensors") == result);
 }
 
+// Answers for the report may need more memory than there is now.
+TEST(SlowEarlierResult, AFinishedRunIsToldWholeWhereItsAnswersDoNotFit) {
+  const TinyRun tiny("answers_do_not_fit");
+  const std::string settings = "max_steps=2 save_steps=2 report_samples=2";
+  tiny.must_train("out", settings);
+  std::string log;
+  for (const auto& event : tiny.events("out")) {
+    if (event["event"] != "sample" || event["step"] == 0) log += event.dump() + "\n";
+  }
+  tiny.file("out/train_log.jsonl", log);
+  const auto result = tiny.text("out/adapter_model.safetensors");
+  expect_refused(
+      run(tiny.train("out", settings + " device_memory=1KiB") + kErrorsOnly), 3,
+      {"the result is complete in " + tiny.path("out").string() + ", but this run needs ",
+       "budget 1.0 KiB (device_memory)"});
+  EXPECT_TRUE(tiny.text("out/adapter_model.safetensors") == result);
+}
+
 // One that is not there may have been pruned since: it is no error. A name that was mistyped is
 // told.
 TEST(SlowEarlierResult, AFinishedRunWarnsOfANamedCheckpointThatIsNotThere) {

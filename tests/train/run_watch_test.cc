@@ -42,6 +42,20 @@ TEST(RunWatch, WaitsForABetterEvaluation) {
   EXPECT_EQ(watch.nothing_gained(), "");
 }
 
+TEST(RunWatch, ARepeatedEvaluationCountsOnce) {
+  const TinyRun tiny("watch_repeated");
+  std::string log;
+  const std::vector<std::pair<int, double>> evaluations = {{2, 3.0}, {4, 2.0}, {4, 2.0}, {6, 2.5}};
+  for (const auto& [step, loss] : evaluations) {
+    log += nlohmann::json{{"event", "eval"}, {"step", step}, {"eval_loss", loss}}.dump() + "\n";
+  }
+  RunWatch watch({.early_stopping_patience = 2});
+  watch.replay(tiny.file("log.jsonl", log));
+  EXPECT_FALSE(watch.out_of_patience());
+  EXPECT_EQ(watch.last_evaluated(), 6);
+  EXPECT_EQ(watch.best()->step, 4);
+}
+
 TEST(RunWatch, BarksWhenTheLossStaysHigh) {
   RunWatch watch({.loss_watchdog_threshold = 5.0, .loss_watchdog_patience = 2});
   for (const double loss : {6.0, 4.0, 7.0}) watch.logged(loss);

@@ -125,12 +125,12 @@ class GaloreLearner : public Learner {
     for (size_t i = 0; i < slots_.size(); ++i) {
       RefreshSchedule& schedule = refreshes_[i];
       if (schedule.open == 0) continue;
-      if (turns_.is_own(slots_[i]->name(), schedule)) {
+      if (settings_.has_windows() && turns_.is_own(slots_[i]->name(), schedule)) {
         slots_[i]->open_window();
         continue;
       }
       // The checkpoint has other settings, so no memory was booked for this window; fit_schedules()
-      // starts a new one.
+      // starts a new one, if these have any.
       slots_[i]->leave_window_unread();
       schedule.open = 0;
     }

@@ -10,16 +10,7 @@
 #include "base/text.h"
 #include "conversion/storage_rounding.h"
 #include "model/weights.h"
-#include "quant/iq4.h"
-#include "quant/q2_k.h"
-#include "quant/q3_k.h"
-#include "quant/q4_1.h"
-#include "quant/q4_k.h"
-#include "quant/q5_0.h"
-#include "quant/q5_1.h"
-#include "quant/q5_k.h"
-#include "quant/q6_k.h"
-#include "quant/q8_0.h"
+#include "quant/gguf_formats.h"
 
 namespace jackscrew {
 

@@ -125,12 +125,12 @@ class GaloreLearner : public Learner {
     for (size_t i = 0; i < slots_.size(); ++i) {
       RefreshSchedule& schedule = refreshes_[i];
       if (schedule.open == 0) continue;
-      if (turns_.is_own(slots_[i]->name(), schedule)) {
+      if (settings_.has_windows() && turns_.is_own(slots_[i]->name(), schedule)) {
         slots_[i]->open_window();
         continue;
       }
       // The checkpoint has other settings, so no memory was booked for this window; fit_schedules()
-      // starts a new one.
+      // starts a new one, if these have any.
       slots_[i]->leave_window_unread();
       schedule.open = 0;
     }
@@ -191,10 +191,12 @@ class GaloreLearner : public Learner {
     const int64_t rank = settings_.rank_of(weight);
     const int64_t even = weight.size() / (weight.rows + weight.cols);
     if (rank <= even) return;
+    // With a side of 1 no rank does.
+    const std::string advice =
+        even > 0 ? fmt::format(": a rank of {} breaks even; lower galore_rank, or", even) : ";";
     worthless_ = fmt::format(
-        "rank {} of {} [{}, {}] takes more arithmetic than its whole gradient: a rank of {} breaks "
-        "even; lower galore_rank, or use method=full",
-        rank, weight.name, weight.rows, weight.cols, even);
+        "rank {} of {} [{}, {}] takes more arithmetic than its whole gradient{} use method=full",
+        rank, weight.name, weight.rows, weight.cols, advice);
   }
 
   void refresh(Context& context, GaloreSlot& slot, RefreshSchedule& schedule, int64_t step) {

@@ -42,7 +42,7 @@ class GaloreSlot : public LearnerSlot {
   void open_window();
   void close_window() { window_ = {}; }
   // Call before a checkpoint is read that has a window of this matrix which is not to be opened.
-  void leave_window_unread() { has_unread_window_ = settings_.has_windows(); }
+  void leave_window_unread() { has_unread_window_ = true; }
   // The memory of a window, in booked bytes.
   int64_t window_bytes() const;
   // Replaces the subspace by the one that the window's sums give, or by the `draw`th random one,

@@ -1,6 +1,7 @@
 #include "learners/heaviest_groups.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -8,55 +9,80 @@ namespace jackscrew {
 
 namespace {
 
-// Groups of one size and weight.
-struct Kind {
+// Groups that are taken together or not at all.
+struct Bundle {
+  std::span<const int32_t> groups;
   int64_t size, weight;
-  std::vector<int32_t> groups;
 };
 
-// Tries every count of every kind; the last kind takes all that fits.
-void search(const std::vector<Kind>& kinds, size_t at, int64_t capacity, int64_t weight,
-            std::vector<int64_t>& counts, int64_t& best, std::vector<int64_t>& best_counts) {
-  const Kind& kind = kinds[at];
-  const int64_t most = std::min(static_cast<int64_t>(kind.groups.size()), capacity / kind.size);
-  const bool last = at + 1 == kinds.size();
-  for (int64_t count = last ? most : 0; count <= most; ++count) {
-    counts[at] = count;
-    const int64_t total = weight + count * kind.weight;
-    if (!last) {
-      search(kinds, at + 1, capacity - count * kind.size, total, counts, best, best_counts);
-    } else if (total > best) {
-      best = total;
-      best_counts = counts;
+// Some of the bundles so far. `from` is twice its number among the choices without the last bundle,
+// plus 1 if it takes that.
+struct Choice {
+  int64_t size, weight;
+  int32_t from;
+};
+
+// Of choices sorted by size, those that are heavier than all before them. Where the next one's size
+// lies within `step`, both become one that has the size of the first and the weight of the second.
+std::vector<Choice> heavier(std::span<const Choice> sorted, int64_t step) {
+  std::vector<Choice> out;
+  for (const Choice& choice : sorted) {
+    if (!out.empty() && choice.weight <= out.back().weight) continue;
+    if (out.empty() || choice.size - out.back().size >= step) {
+      out.push_back(choice);
+    } else {
+      out.back() = {out.back().size, choice.weight, choice.from};
     }
   }
+  return out;
 }
 
 }  // namespace
 
 std::vector<int32_t> heaviest_groups(std::span<const int64_t> sizes,
                                      std::span<const int64_t> weights, int64_t capacity) {
-  std::map<std::pair<int64_t, int64_t>, Kind> by_kind;
+  // Groups of one size and weight, in bundles of 1, 2, 4 ..., of which some have any count.
+  std::map<std::pair<int64_t, int64_t>, std::vector<int32_t>> kinds;
   for (size_t g = 0; g < sizes.size(); ++g) {
-    if (weights[g] == 0) continue;  // of another stage: adds nothing, and doubles the search
-    Kind& kind = by_kind[{sizes[g], weights[g]}];
-    kind.size = sizes[g];
-    kind.weight = weights[g];
-    kind.groups.push_back(static_cast<int32_t>(g));
+    if (weights[g] == 0) continue;  // of another stage: adds nothing
+    kinds[{sizes[g], weights[g]}].push_back(static_cast<int32_t>(g));
   }
-  std::vector<Kind> kinds;
-  kinds.reserve(by_kind.size());
-  for (auto& [key, kind] : by_kind) kinds.push_back(std::move(kind));
-  if (kinds.empty()) return {};
-  std::vector<int64_t> counts(kinds.size(), 0);
-  std::vector<int64_t> best_counts = counts;
-  int64_t best = -1;
-  search(kinds, 0, capacity, 0, counts, best, best_counts);
-  std::vector<int32_t> out;
-  for (size_t k = 0; k < kinds.size(); ++k) {
-    for (int64_t i = 0; i < best_counts[k]; ++i) {
-      out.push_back(kinds[k].groups[static_cast<size_t>(i)]);
+  std::vector<Bundle> bundles;
+  for (const auto& [kind, groups] : kinds) {
+    const std::span<const int32_t> all(groups);
+    for (size_t begin = 0, most = 1; begin < all.size(); begin += most, most *= 2) {
+      const size_t count = std::min(most, all.size() - begin);
+      const auto times = static_cast<int64_t>(count);
+      bundles.push_back({all.subspan(begin, count), times * kind.first, times * kind.second});
     }
+  }
+  // More than the sums of sizes in a hundred equal blocks; each bundle keeps four bytes of each.
+  constexpr int64_t kMostChoices = int64_t{1} << 16;
+  std::vector<Choice> choices = {{0, 0, 0}};
+  std::vector<std::vector<int32_t>> origins;  // [bundles][choices]: `from`
+  for (const Bundle& bundle : bundles) {
+    std::vector<Choice> with, sorted;
+    int32_t from = 0;
+    for (Choice& choice : choices) {
+      choice.from = from;
+      const int64_t size = choice.size + bundle.size;
+      if (size <= capacity) with.push_back({size, choice.weight + bundle.weight, from + 1});
+      from += 2;
+    }
+    std::ranges::merge(choices, with, std::back_inserter(sorted), {}, &Choice::size, &Choice::size);
+    choices = heavier(sorted, 1);
+    if (std::ssize(choices) > kMostChoices) {
+      choices = heavier(choices, capacity / kMostChoices + 1);
+    }
+    std::vector<int32_t>& origin = origins.emplace_back();
+    for (const Choice& choice : choices) origin.push_back(choice.from);
+  }
+  std::vector<int32_t> out;
+  size_t at = choices.size() - 1;
+  for (size_t b = bundles.size(); b-- > 0;) {
+    const auto from = static_cast<size_t>(origins[b][at]);
+    if (from % 2 == 1) out.insert(out.end(), bundles[b].groups.begin(), bundles[b].groups.end());
+    at = from / 2;
   }
   return out;
 }

@@ -8,7 +8,9 @@
 namespace jackscrew {
 
 // The set of groups with the largest sum of `weights` whose sizes sum to at most `capacity` (0-1
-// knapsack). Exact, and quick where groups come in few kinds, as in a model of equal blocks.
+// knapsack). Exact where there are up to 2^16 sums of sizes, as in a model of equal blocks. Where
+// there are more, nothing that fits is heavier, but the sizes may exceed the capacity by a part in
+// 2^16 for each kind of groups and power of two up to their number.
 std::vector<int32_t> heaviest_groups(std::span<const int64_t> sizes,
                                      std::span<const int64_t> weights, int64_t capacity);
 

@@ -57,9 +57,7 @@ Rotation::Rotation(std::vector<int64_t> sizes, const RotationOptions& options)
     throw Error(ErrorKind::usage,
                 fmt::format("active_params is {}, but the largest group has {} parameters",
                             human_count(options_.active_elements), human_count(largest)),
-                fmt::format("set active_params to {} at least; of rotation_groups, matrix needs "
-                            "the least",
-                            largest));
+                fmt::format("set active_params to {} at least; {}", largest, kSmallestGroups));
   }
 }
 

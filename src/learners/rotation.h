@@ -34,6 +34,10 @@ struct RotationOptions {
   uint32_t part = 0;  // of RotationParts: each draws numbers of its own
 };
 
+// The end of hints where a group is too large.
+inline constexpr const char* kSmallestGroups =
+    "rotation_groups=matrix needs the least, with static=train less than with static=rotate";
+
 class Rotation {
  public:
   // `sizes`: elements of each group. Throws Error(usage) when one of them does not fit in

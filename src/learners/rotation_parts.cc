@@ -14,13 +14,11 @@ constexpr auto index = [](int32_t number) { return static_cast<size_t>(number); 
 
 void require_room(int32_t part, int64_t active, int64_t largest) {
   if (largest <= active) return;
-  throw Error(
-      ErrorKind::usage,
-      fmt::format("part {} of rotation_parts trains {} parameters at once, but its largest "
-                  "group has {}",
-                  part + 1, human_count(active), human_count(largest)),
-      "raise active_params; rotation_groups=matrix needs the least, with static=train less than "
-      "with static=rotate");
+  throw Error(ErrorKind::usage,
+              fmt::format("part {} of rotation_parts trains {} parameters at once, but its largest "
+                          "group has {}",
+                          part + 1, human_count(active), human_count(largest)),
+              fmt::format("raise active_params; {}", kSmallestGroups));
 }
 
 }  // namespace

@@ -5,29 +5,14 @@
 #include <vector>
 
 #include "base/error.h"
-#include "quant/fp4.h"
+#include "quant/gguf_formats.h"
 #include "quant/int4_hadamard.h"
 #include "quant/int8.h"
 #include "quant/int8_absmax.h"
 #include "quant/int8_affine.h"
 #include "quant/int8_dynamic.h"
-#include "quant/iq1.h"
-#include "quant/iq2.h"
-#include "quant/iq3.h"
-#include "quant/iq4.h"
 #include "quant/nf4.h"
 #include "quant/plain.h"
-#include "quant/q2_k.h"
-#include "quant/q3_k.h"
-#include "quant/q4_0.h"
-#include "quant/q4_1.h"
-#include "quant/q4_k.h"
-#include "quant/q5_0.h"
-#include "quant/q5_1.h"
-#include "quant/q5_k.h"
-#include "quant/q6_k.h"
-#include "quant/q8_0.h"
-#include "quant/ternary.h"
 
 namespace jackscrew {
 

@@ -5,12 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "quant/iq4.h"
-#include "quant/q2_k.h"
-#include "quant/q3_k.h"
-#include "quant/q4_k.h"
-#include "quant/q5_k.h"
-#include "quant/q6_k.h"
+#include "quant/gguf_formats.h"
 
 namespace jackscrew {
 

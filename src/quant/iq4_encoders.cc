@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "quant/block_encoder.h"
-#include "quant/iq4.h"
+#include "quant/gguf_formats.h"
 #include "quant/iq4.rows.h"
 
 namespace jackscrew {

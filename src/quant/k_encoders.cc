@@ -5,12 +5,8 @@
 #include <limits>
 
 #include "quant/block_encoder.h"
+#include "quant/gguf_formats.h"
 #include "quant/k_scales.h"
-#include "quant/q2_k.h"
-#include "quant/q3_k.h"
-#include "quant/q4_k.h"
-#include "quant/q5_k.h"
-#include "quant/q6_k.h"
 
 namespace jackscrew {
 

@@ -6,12 +6,8 @@
 #include <cstring>
 
 #include "quant/block_encoder.h"
+#include "quant/gguf_formats.h"
 #include "quant/plain.h"
-#include "quant/q4_0.h"
-#include "quant/q4_1.h"
-#include "quant/q5_0.h"
-#include "quant/q5_1.h"
-#include "quant/q8_0.h"
 
 namespace jackscrew {
 

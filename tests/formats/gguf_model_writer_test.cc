@@ -8,7 +8,7 @@
 
 #include "model/rope.h"
 #include "model/weights.h"
-#include "quant/fp4.h"
+#include "quant/gguf_formats.h"
 #include "quant/plain.h"
 #include "tests/formats/gguf_builder.h"
 #include "tests/formats/support.h"

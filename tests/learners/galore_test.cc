@@ -406,6 +406,19 @@ TEST(GaloreNotes, AreOfTheWholeModel) {
   EXPECT_TRUE(line.starts_with("2 matrices in subspaces of rank 25% (rank 3" + of_first)) << line;
 }
 
+// With a side of 1, no rank breaks even.
+TEST(GaloreNotes, OfAMatrixWithASideOfOne) {
+  const auto learner = galore_learner({{"galore_rank", "1"}});
+  const std::vector<WeightSpec> weights = {
+      {"model.layers.0.mlp.up_proj.weight", 20, 1, WeightKind::linear, 0, "up_proj"}};
+  learner->plan(weights);
+  learner->begin_run(20);
+  EXPECT_EQ(
+      learner->notes().warnings,
+      std::vector<std::string>{"rank 1 of model.layers.0.mlp.up_proj.weight [20, 1] takes more "
+                               "arithmetic than its whole gradient; use method=full"});
+}
+
 // A window without gradients, such as one of frozen inputs, keeps the subspace.
 TEST(GaloreSlot, KeepsItsSubspaceWhereNothingIsKnown) {
   Rig rig(20, 12, {{"projection_window", "1"}});

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <random>
 #include <set>
 
 #include "base/error.h"
@@ -291,35 +292,97 @@ TEST(RotationParts, GoOnFromTheirSavedState) {
   EXPECT_THROW(second.restore(state), Error);
 }
 
-TEST(HeaviestGroups, IsAsHeavyAsAnyChoice) {
-  const std::vector<int64_t> sizes = {4, 9, 4, 9, 4, 9, 7};
-  const std::vector<int64_t> weights = {5, 9, 5, 9, 5, 9, 8};
-  for (int64_t capacity = 9; capacity <= 50; ++capacity) {
-    int64_t best = 0;
-    for (uint32_t choice = 0; choice < 1u << sizes.size(); ++choice) {
-      int64_t size = 0;
-      int64_t weight = 0;
-      for (size_t g = 0; g < sizes.size(); ++g) {
-        if ((choice >> g & 1) == 0) continue;
-        size += sizes[g];
-        weight += weights[g];
-      }
-      if (size <= capacity) best = std::max(best, weight);
-    }
+// Expects groups that fit and are as heavy as any that do.
+void expect_heaviest(const std::vector<int64_t>& sizes, const std::vector<int64_t>& weights,
+                     int64_t capacity) {
+  int64_t best = 0;
+  for (uint32_t choice = 0; choice < 1u << sizes.size(); ++choice) {
     int64_t size = 0;
     int64_t weight = 0;
-    std::set<int32_t> seen;
-    for (const int32_t g : heaviest_groups(sizes, weights, capacity)) {
-      EXPECT_TRUE(seen.insert(g).second);
-      size += sizes[static_cast<size_t>(g)];
-      weight += weights[static_cast<size_t>(g)];
+    for (size_t g = 0; g < sizes.size(); ++g) {
+      if ((choice >> g & 1) == 0) continue;
+      size += sizes[g];
+      weight += weights[g];
     }
-    EXPECT_LE(size, capacity);
-    EXPECT_EQ(weight, best) << capacity;
+    if (size <= capacity) best = std::max(best, weight);
+  }
+  int64_t size = 0;
+  int64_t weight = 0;
+  std::set<int32_t> seen;
+  for (const int32_t g : heaviest_groups(sizes, weights, capacity)) {
+    EXPECT_TRUE(seen.insert(g).second);
+    size += sizes[static_cast<size_t>(g)];
+    weight += weights[static_cast<size_t>(g)];
+  }
+  EXPECT_LE(size, capacity);
+  EXPECT_EQ(weight, best) << capacity;
+}
+
+TEST(HeaviestGroups, IsAsHeavyAsAnyChoice) {
+  for (int64_t capacity = 9; capacity <= 50; ++capacity) {
+    expect_heaviest({4, 9, 4, 9, 4, 9, 7}, {5, 9, 5, 9, 5, 9, 8}, capacity);
+  }
+  std::mt19937 random(1);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<int64_t> sizes, weights;
+    for (int g = 0; g < 10; ++g) {
+      sizes.push_back(1 + random() % 6);
+      weights.push_back(1 + random() % 4);
+    }
+    expect_heaviest(sizes, weights, static_cast<int64_t>(random() % 60));
   }
 }
 
-// Groups of a pipeline's other stages weigh nothing here. With them the search would take hours.
+// To try every count of every kind of matrix would take minutes.
+TEST(HeaviestGroups, AreFoundInALargeModel) {
+  struct Matrix {
+    int64_t rows, cols;
+  };
+  std::vector<Matrix> matrices(2, {151936, 5120});
+  for (int layer = 0; layer < 64; ++layer) {
+    matrices.insert(matrices.end(), {{8192, 5120},
+                                     {1024, 5120},
+                                     {1024, 5120},
+                                     {5120, 8192},
+                                     {25600, 5120},
+                                     {25600, 5120},
+                                     {5120, 25600}});
+  }
+  std::vector<int64_t> sizes = {64 * 2 * 5120}, weights = {64 * 2 * 5120 * 16};  // norms
+  for (const auto& [rows, cols] : matrices) {
+    sizes.push_back(rows * cols);
+    weights.push_back(16 * rows * cols - rows * (cols + 4));
+  }
+  const int64_t capacity = std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) / 4;
+  int64_t size = 0, weight = 0;
+  for (const int32_t g : heaviest_groups(sizes, weights, capacity)) {
+    size += sizes[static_cast<size_t>(g)];
+    weight += weights[static_cast<size_t>(g)];
+  }
+  EXPECT_LE(size, capacity);
+  // Every matrix weighs nearly 15 bytes an element, and they fill nearly all.
+  EXPECT_GT(weight, capacity / 10 * 149);
+}
+
+// There are more sums than can be kept. None that fits is heavier, and none exceeds the capacity by
+// more than a part in 2^16 for each group.
+TEST(HeaviestGroups, AreNearlyExactWhereNoSizeIsLikeAnother) {
+  std::mt19937_64 random(1);
+  std::vector<int64_t> sizes;
+  int64_t capacity = 0;
+  for (int g = 0; g < 40; ++g) {
+    sizes.push_back(static_cast<int64_t>(random() >> 24));
+    if (g % 2 == 0) capacity += sizes.back();
+  }
+  int64_t size = 0;
+  for (const int32_t g : heaviest_groups(sizes, sizes, capacity)) {
+    size += sizes[static_cast<size_t>(g)];
+  }
+  EXPECT_GE(size, capacity);
+  EXPECT_LE(size, capacity + 40 * (capacity / (1 << 16) + 1));
+}
+
+// Groups of a pipeline's other stages weigh nothing here. They are not chosen.
 TEST(Rotation, TheHeaviestGroupsAreOfThisStage) {
   std::vector<int64_t> sizes, weights;
   for (int64_t g = 0; g < 1120; ++g) {

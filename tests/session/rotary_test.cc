@@ -376,6 +376,10 @@ void expect_refused(const std::vector<std::string>& settings, const std::string&
 
 TEST(Rotary, RefusesWhatMakesNoSense) {
   expect_refused({"active_params=1%"}, "the largest group has");
+  // Of single matrices, the embedding may be the largest.
+  expect_refused({"active_params=1", "rotation_groups=matrix", "static=rotate"},
+                 "at least; rotation_groups=matrix needs the least, with static=train less than "
+                 "with static=rotate");
   expect_refused({"active_params=900M"}, "more than the");
   expect_refused({"active_params=200%"}, "more than the");
   expect_refused({"active_params=0"}, "trains nothing");

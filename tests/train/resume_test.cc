@@ -1,10 +1,7 @@
 // Runs that are stopped, killed and resumed, through the program: the same bits as if nothing had
 // happened.
 
-#include <fmt/format.h>
-
 #include <random>
-#include <set>
 
 #include "base/directory.h"
 #include "formats/checkpoint.h"
@@ -293,41 +290,6 @@ TEST(SlowResumeRules, AChangedRecipeIsNamedWhereTheResultDependsOnIt) {
                 line("lora_alpha", "auto", "3"));
   // Now it is the recipe of the newest checkpoint.
   EXPECT_EQ(said(changed), "");
-}
-
-// From there on subspaces are refreshed as the new settings say.
-TEST(SlowResumeRules, AChangedGapOfGaloreHolds) {
-  const TinyRun tiny("changed_gap");
-  const std::string settings =
-      "method=galore max_steps=12 save_steps=4 logging_steps=1 stagger_refreshes=false ";
-  tiny.must_train("out", settings + "projection_update_gap=6 projection_window=6 max_steps=4");
-  tiny.lose_result("out");
-  tiny.must_train("out", settings + "projection_update_gap=2 projection_window=1");
-  std::set<int64_t> refreshed;
-  for (const auto& event : tiny.events("out", "refresh"))
-    refreshed.insert(event["step"].get<int64_t>());
-  EXPECT_EQ(refreshed, (std::set<int64_t>{5, 7, 9, 11}));
-  EXPECT_EQ(tiny.losses("out").size(), 12u);
-}
-
-// Windows of the old settings, for which the new ones have no memory, are left where they are.
-TEST(SlowResumeRules, AChangedTurnOfGaloreTakesWhatIsPlanned) {
-  const TinyRun tiny("changed_turn");
-  const std::string settings =
-      "method=galore galore_side=big galore_rank=16 max_steps=12 save_steps=4 logging_steps=1 "
-      "projection_update_gap=6 projection_window=";
-  tiny.must_train("out", settings + "6 stagger_refreshes=false max_steps=4");
-  tiny.lose_result("out");
-  tiny.must_train("anew", settings + "1");
-  const int64_t planned = tiny.events("anew", "start").back()["planned_peak"];
-  EXPECT_GT(tiny.events("out", "start").back()["planned_peak"], planned);
-  tiny.must_train("out", settings + fmt::format("1 device_memory={}B", planned));
-  EXPECT_EQ(tiny.events("out", "memory").back()["device"]["peak"], planned);
-  EXPECT_EQ(tiny.losses("out").size(), 12u);
-  // And back again, where a window begins late.
-  fs::remove_all(tiny.path("out/checkpoint-12"));
-  tiny.lose_result("out");
-  tiny.must_train("out", settings + "6 stagger_refreshes=false");
 }
 
 // A run that was killed after its result and before its report.

@@ -56,9 +56,7 @@ void note_unwritten(std::span<const Message> messages, const Mentions& mentions,
     };
     const bool has_thoughts = std::ranges::any_of(message.fields, is_thought);
     if (has_thoughts && std::ranges::none_of(kThoughts, mentions)) chat.unused_thoughts = true;
-    const bool is_empty =
-        is_blank(message.content) && std::ranges::none_of(message.fields, is_written);
-    if (message.trained && is_empty) chat.empty_answer = true;
+    if (is_empty_answer(message, is_written)) chat.empty_answer = true;
   }
 }
 
@@ -316,14 +314,11 @@ class Renderer {
                                  generated.begin() + static_cast<std::ptrdiff_t>(span->end),
                                  [](uint8_t one) { return one == 0; });
     };
+    const auto is_filled = [](const auto& field) { return field.second.truth(); };
     int64_t count = 0;
     for (size_t i = 0; i < messages_.size(); ++i) {
-      const Message& message = messages_[i];
-      const bool is_empty =
-          is_blank(message.content) && std::ranges::none_of(message.fields, [](const auto& field) {
-            return field.second.truth();
-          });
-      if (is_answer(i) && message.trained && !is_empty && is_outside(i)) ++count;
+      if (!is_answer(i) || !messages_[i].trained) continue;
+      if (!is_empty_answer(messages_[i], is_filled) && is_outside(i)) ++count;
     }
     return count;
   }

@@ -173,13 +173,16 @@ class Renderer {
 
   // Renders the conversation's first `count` messages.
   Text first(size_t count, bool answer_follows) const {
-    jinja::Variables variables = format_.special_tokens;
+    // The first of a name counts: a conversation's go before the model's own tokens, as in
+    // transformers.
+    jinja::Variables variables = variables_;
     const auto end = values_.begin() + static_cast<std::ptrdiff_t>(count);
     variables.emplace_back("messages", Value::list({values_.begin(), end}));
     variables.emplace_back("add_generation_prompt", answer_follows);
     variables.emplace_back("tools", tools_);
     variables.emplace_back("documents", jinja::None{});
-    variables.insert(variables.end(), variables_.begin(), variables_.end());
+    const jinja::Variables& tokens = format_.special_tokens;
+    variables.insert(variables.end(), tokens.begin(), tokens.end());
     return jinja_.render(variables, format_.now);
   }
 
@@ -396,7 +399,7 @@ ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
   require_chat_template(name);
   ChatFormat format;
   format.now = now;
-  const auto add_token = [&](const char* variable, int32_t id) {
+  const auto add_token = [&](const std::string& variable, int32_t id) {
     if (id < 0 || id >= std::ssize(tokenizer.tokens)) return;
     const std::string& token = tokenizer.tokens[static_cast<size_t>(id)];
     format.special_tokens.emplace_back(variable, Value::text(token, jinja::kTemplate));
@@ -406,6 +409,7 @@ ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
   add_token("eos_token", tokenizer.eos);
   add_token("unk_token", tokenizer.unk);
   add_token("pad_token", tokenizer.pad);
+  for (const auto& [variable, id] : tokenizer.named_tokens) add_token(variable, id);
   if (name == "plain") return format;
   if (name == "auto") {
     format.general = own_template(tokenizer.chat_template);
@@ -459,9 +463,10 @@ jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day
 }
 
 bool is_own_variable(std::string_view name) {
-  constexpr std::string_view kNames[] = {"bos_token", "eos_token", "unk_token",
-                                         "pad_token", "messages",  "add_generation_prompt",
-                                         "tools",     "documents"};
+  constexpr std::string_view kNames[] = {"bos_token",  "eos_token", "unk_token",
+                                         "pad_token",  "sep_token", "cls_token",
+                                         "mask_token", "messages",  "add_generation_prompt",
+                                         "tools",      "documents"};
   return std::ranges::find(kNames, name) != std::end(kNames);
 }
 

@@ -101,6 +101,7 @@ std::optional<std::chrono::year_month_day> parse_chat_date(std::string_view text
 jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day);
 
 // Whether render_chat() gives templates a variable of that name, which no conversation can bring.
+// Names of a model's own tokens are none: a conversation can bring another value.
 bool is_own_variable(std::string_view name);
 
 // Renders a conversation. An assistant's answer and the token that ends it are trained, all else is

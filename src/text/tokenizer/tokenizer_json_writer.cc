@@ -186,6 +186,11 @@ std::string to_tokenizer_config_json(const TokenizerData& data) {
   role("eos_token", data.eos);
   role("pad_token", data.pad);
   role("unk_token", data.unk);
+  for (const auto& [name, id] : data.named_tokens) {
+    // Elsewhere a name tells a token by its ending.
+    OrderedJson& names = name.ends_with("_token") ? config : config["extra_special_tokens"];
+    names[name] = data.tokens.at(static_cast<size_t>(id));
+  }
   if (!data.tool_template.empty()) {
     config["chat_template"] = {{{"name", "default"}, {"template", data.chat_template}},
                                {{"name", "tool_use"}, {"template", data.tool_template}}};

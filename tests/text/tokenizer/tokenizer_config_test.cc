@@ -152,6 +152,32 @@ TEST_F(TokenizerDirectory, MakesNamedTokensSpecial) {
   expect_error(ErrorKind::model, "tokenizer_config.json: ", [&] { read(); });
 }
 
+TEST_F(TokenizerDirectory, KnowsTokensByTheirNames) {
+  using Names = std::map<std::string, int32_t>;
+  EXPECT_EQ(read().named_tokens, Names{});
+  const auto named = [&](const std::string& config) {
+    write("tokenizer_config.json", config);
+    return read().named_tokens;
+  };
+  EXPECT_EQ(named(R"({"eos_token": "<|im_end|>", "add_bos_token": false, "boi": "he"})"), Names{});
+  // Members of the object need no ending.
+  EXPECT_EQ(named(R"({"sep_token": "<sep>", "image_token": "<|im_start|>", "mask_token": null,
+      "extra_special_tokens": {"boi": "<|im_end|>", "eot_token": {"content": "<|endoftext|>"}}})"),
+            (Names{{"boi", kEnd},
+                   {"eot_token", kEndOfText},
+                   {"image_token", kStart},
+                   {"sep_token", kCount}}));
+  const TokenizerData data = read();
+  write("tokenizer.json", to_tokenizer_json(data));
+  EXPECT_EQ(named(to_tokenizer_config_json(data)), data.named_tokens);
+  // They go before the keys beside the object.
+  EXPECT_EQ(named(R"({"eos_token": "<|im_end|>", "image_token": "he",
+      "extra_special_tokens": {"eos_token": "<|im_start|>", "image_token": "<|endoftext|>"}})"),
+            (Names{{"image_token", kEndOfText}}));
+  EXPECT_EQ(read().eos, kStart);
+  EXPECT_FALSE(Tokenizer(read()).find_special("he").has_value());
+}
+
 TEST_F(TokenizerDirectory, ReadsWhatOlderProgramsWrote) {
   write("special_tokens_map.json", R"({"eos_token": )" + described("<|endoftext|>") +
                                        R"(, "pad_token": "<y>",

@@ -60,13 +60,14 @@ void TokenizerData::set_pre_tokenizer(std::string_view name) {
   if (named.nfc) normalizer.push_back({});
 }
 
-bool same_tokens(const TokenizerData& a, const TokenizerData& b) {
+bool same_tokens(const TokenizerData& a, const TokenizerData& b, size_t limit) {
   const auto token = [](const TokenizerData& data, size_t id) -> const std::string* {
     if (id >= data.tokens.size()) return nullptr;
     const bool unused = !data.kinds.empty() && data.kinds[id] == TokenKind::unused;
     return unused ? nullptr : &data.tokens[id];
   };
-  for (size_t id = 0; id < std::max(a.tokens.size(), b.tokens.size()); ++id) {
+  const size_t end = std::min(limit, std::max(a.tokens.size(), b.tokens.size()));
+  for (size_t id = 0; id < end; ++id) {
     const std::string *of_a = token(a, id), *of_b = token(b, id);
     if ((of_a == nullptr) != (of_b == nullptr)) return false;
     if (of_a != nullptr && *of_a != *of_b) return false;

@@ -85,9 +85,9 @@ struct TokenizerData {
   void set_pre_tokenizer(std::string_view name);
 };
 
-// Whether the ids of both stand for the same tokens. Unused ids do not count: they pad some files
-// to the size of the model, and are left out of others.
-bool same_tokens(const TokenizerData& a, const TokenizerData& b);
+// Whether the ids of both, as far as they are below `limit`, stand for the same tokens. Unused ids
+// do not count: they pad some files to the size of the model, and are left out of others.
+bool same_tokens(const TokenizerData& a, const TokenizerData& b, size_t limit = SIZE_MAX);
 
 // Splits "left right", the form of a merge in GGUF and older tokenizer.json files. Throws
 // Error(model).

@@ -10,6 +10,23 @@
 namespace jackscrew {
 namespace {
 
+// A file has texts of its own where ids have a gap.
+TEST(SameTokens, LeavesOutUnusedIdsAndThoseFromTheLimitOn) {
+  TokenizerData a;
+  a.tokens = {"a", "", "c"};
+  a.kinds = {TokenKind::normal, TokenKind::unused, TokenKind::normal};
+  TokenizerData b = a;
+  b.tokens[1] = "[PAD1]";
+  EXPECT_TRUE(same_tokens(a, b));
+  b.tokens.push_back("d");
+  b.kinds.push_back(TokenKind::normal);
+  EXPECT_FALSE(same_tokens(a, b));
+  EXPECT_TRUE(same_tokens(a, b, a.tokens.size()));
+  b.tokens[2] = "e";
+  EXPECT_FALSE(same_tokens(a, b, a.tokens.size()));
+  EXPECT_TRUE(same_tokens(a, b, 2));
+}
+
 TokenizerData there_and_back(const TokenizerData& data) {
   return gguf_tokenizer_data(to_gguf_tokenizer(data), "test");
 }

@@ -224,7 +224,7 @@ class Renderer {
     for (const Text::Run& run : through.runs()) {
       if (run.end > from && (run.origin & jinja::kTemplate) == 0) {
         const std::string_view written = through.view().substr(begin, run.end - begin);
-        if (messages_[answer].content.find(written) == std::string::npos) break;
+        if (jinja::find_text(messages_[answer].content, written) == std::string::npos) break;
         return Span{begin, through.size()};
       }
       begin = run.end;

@@ -1,6 +1,7 @@
 #include "text/jinja/text.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "text/jinja/failure.h"
 #include "text/utf8.h"
@@ -68,6 +69,17 @@ Origin Text::origin_at(size_t position) const {
   return std::upper_bound(runs_.begin(), runs_.end(), position,
                           [](size_t at, const Run& run) { return at < run.end; })
       ->origin;
+}
+
+size_t find_text(std::string_view text, std::string_view part, size_t from) {
+  const std::string_view rest = text.substr(from);
+  const void* found = ::memmem(rest.data(), rest.size(), part.data(), part.size());
+  if (found == nullptr) return std::string_view::npos;
+  return static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+std::string backwards(std::string_view text) {
+  return {text.rbegin(), text.rend()};
 }
 
 size_t character_size(std::string_view text, size_t position) {

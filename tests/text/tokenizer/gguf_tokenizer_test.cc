@@ -10,6 +10,24 @@
 namespace jackscrew {
 namespace {
 
+TEST(TokenizerJson, NamesTheTokenThatIsNotUtf8) {
+  TokenizerData data;
+  data.tokens = {"a", "b\xFF"};
+  const auto expect = [&](const std::string& message) {
+    try {
+      to_tokenizer_json(data) + to_tokenizer_config_json(data);
+      ADD_FAILURE() << "not refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), "the tokenizer cannot be written as JSON: " + message);
+      EXPECT_EQ(error.hint(), kGiveOwnTokenizer);
+    }
+  };
+  expect("its token 1, \"b\uFFFD\", is not UTF-8");
+  data.kinds = {TokenKind::normal, TokenKind::unused};
+  data.chat_template = "\xFF";
+  expect("invalid UTF-8 byte at index 0: 0xFF");
+}
+
 // A file has texts of its own where ids have a gap.
 TEST(SameTokens, LeavesOutUnusedIdsAndThoseFromTheLimitOn) {
   TokenizerData a;

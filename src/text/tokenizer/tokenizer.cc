@@ -234,7 +234,9 @@ BpeMerger Tokenizer::make_merger(BpeAlphabet alphabet) {
   };
   std::vector<BpeMerger::Merge> merges;
   merges.reserve(data_.merges.size());
-  spaces_begin_words_ = data_.spelling == Spelling::text && !data_.ignore_merges;
+  // Characters that are dropped let those on either side touch, also two spaces.
+  const bool drops = !data_.byte_fallback && data_.missing_id < 0;
+  spaces_begin_words_ = data_.spelling == Spelling::text && !data_.ignore_merges && !drops;
   for (size_t i = 0; i < data_.merges.size(); ++i) {
     const auto& [left, right] = data_.merges[i];
     merges.push_back({id_of(left, i), id_of(right, i), id_of(left + right, i)});

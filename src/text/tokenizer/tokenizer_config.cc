@@ -181,13 +181,16 @@ void read_templates(const Json& config, TokenizerData& data) {
   }
 }
 
-// special_tokens_map.json: its roles and lists take precedence over the configuration's.
+// special_tokens_map.json: its roles take precedence over the configuration's, the model's own
+// tokens do not, and of lists only the new one is joined to the configuration's.
 void merge_special_tokens(Json& config, const Json& map) {
   for (const auto& [key, value] : map.items()) {
     Json& kept = config[key];
-    if (value.is_array() && kept.is_array()) {
-      kept.insert(kept.end(), value.begin(), value.end());
-    } else {
+    if (key == kLists[0] && value.is_array() && kept.is_array()) {
+      for (const Json& token : value) {
+        if (std::find(kept.begin(), kept.end(), token) == kept.end()) kept.push_back(token);
+      }
+    } else if (kept.is_null() || is_role(key) || key == kLists[0]) {
       kept = value;
     }
   }
@@ -203,9 +206,8 @@ void merge_added_tokens(Json& config, const Json& tokens, const Vocabulary& voca
   for (const char* role : kRoles) {
     if (!is_null(config, role)) name(config.at(role));
   }
-  for (const char* list : kLists) {
-    if (is_null(config, list)) continue;
-    for (const Json& token : config.at(list)) name(token);
+  if (!is_null(config, kLists[0])) {
+    for (const Json& token : config.at(kLists[0])) name(token);
   }
   Json decoder = Json::object();
   for (const auto& [token, value] : tokens.items()) {
@@ -225,6 +227,10 @@ Json merged_config(const TokenizerConfigFiles& files, const Vocabulary& vocabula
   };
   Json config = files.config ? open(*files.config) : Json::object();
   if (!is_null(config, kDecoder)) return config;
+  // The configuration's own list counts by its new name, and goes before one of the map's.
+  if (is_null(config, kLists[0]) && !is_null(config, kLists[1])) {
+    config[kLists[0]] = std::move(config[kLists[1]]);
+  }
   if (files.special_tokens_map) merge_special_tokens(config, open(*files.special_tokens_map));
   if (files.added_tokens) {
     const Json tokens = open(*files.added_tokens);

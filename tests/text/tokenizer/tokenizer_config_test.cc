@@ -192,7 +192,10 @@ TEST_F(TokenizerDirectory, ReadsWhatOlderProgramsWrote) {
   EXPECT_EQ(encode("<y><x><w>"), (Ids{kCount, kCount + 1, kCount + 2}));
   TokenizerData data = read();
   EXPECT_EQ(data.kinds[kCount], TokenKind::special);
-  EXPECT_EQ(data.kinds[kCount + 1], TokenKind::special);
+  // The map's list is not taken beside the configuration's.
+  EXPECT_EQ(std::ssize(data.tokens), kCount + 4);
+  EXPECT_EQ(data.tokens.back(), "<z>");
+  EXPECT_EQ(data.kinds[kCount + 1], TokenKind::added);
   EXPECT_EQ(data.kinds[kCount + 2], TokenKind::added);
   EXPECT_EQ(data.kinds[kEnd], TokenKind::special);  // as tokenizer.json has it
   // With added_tokens_decoder neither of the two counts.
@@ -211,6 +214,32 @@ TEST_F(TokenizerDirectory, ReadsWhatOlderProgramsWrote) {
   expect_error(ErrorKind::model, "added_tokens.json: \"600\" is not an integer", [&] { read(); });
   write("special_tokens_map.json", "[]");
   expect_error(ErrorKind::model, "special_tokens_map.json: an object", [&] { read(); });
+}
+
+TEST_F(TokenizerDirectory, TakesOneOfTwoLists) {
+  const auto added = [&](const std::string& config, const std::string& map) {
+    write("tokenizer_config.json", config);
+    write("special_tokens_map.json", map);
+    const TokenizerData data = read();
+    return std::vector<std::string>(data.tokens.begin() + kCount, data.tokens.end());
+  };
+  using Added = std::vector<std::string>;
+  const std::string older = R"({"additional_special_tokens": ["<z>"]})";
+  const std::string newer = R"({"extra_special_tokens": ["<z>"]})";
+  const std::string other = R"({"additional_special_tokens": ["<x>"]})";
+  EXPECT_EQ(added(older, other), Added{"<z>"});
+  EXPECT_EQ(added(newer, other), Added{"<z>"});
+  EXPECT_EQ(added("{}", other), Added{"<x>"});
+  // Only lists of the new name are joined, each token once.
+  const std::string more = R"({"extra_special_tokens": ["<x>", "<z>"]})";
+  EXPECT_EQ(added(older, more), (Added{"<z>", "<x>"}));
+  EXPECT_EQ(added(newer, more), (Added{"<z>", "<x>"}));
+  // A token of the model's own stays the configuration's, too.
+  EXPECT_EQ(added(R"({"image_token": "he", "sep_token": "<|im_start|>"})",
+                  R"({"image_token": "<|im_end|>", "sep_token": "<|im_end|>"})"),
+            Added{});
+  EXPECT_NE(read().named_tokens["image_token"], kEnd);
+  EXPECT_EQ(read().named_tokens["sep_token"], kEnd);
 }
 
 TEST_F(TokenizerDirectory, SaysWhatIsNoTokenAndNoTemplate) {

@@ -95,12 +95,8 @@ size_t count_characters(std::string_view text) {
 }
 
 uint32_t code_point(std::string_view text, size_t position) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[position + i]); };
-  const size_t size = character_size(text, position);
-  if (size == 1) return byte(0) < 0x80 ? byte(0) : 0xFFFD;
-  uint32_t point = byte(0) & (0xFFu >> (size + 1));
-  for (size_t i = 1; i < size; ++i) point = (point << 6) | (byte(i) & 0x3Fu);
-  return point;
+  const bool is_valid = utf8_step(text, position).status == Utf8Status::valid;
+  return is_valid ? utf8_character(text, position) : 0xFFFD;
 }
 
 bool is_ascii(std::string_view text) {

@@ -370,6 +370,8 @@ def files_beside() -> dict[str, dict]:
         "named": configured(image_token="q", extra_special_tokens={"eot_token": "</s>"}),
         "map": mapped({}, bos_token="<s>", eos_token=token("</s>"), pad_token="<pad>"),
         "map_first": mapped(configured(), eos_token="<s>", additional_special_tokens=["<new>"]),
+        "two_lists": mapped(configured(additional_special_tokens=["<new>"]),
+                            additional_special_tokens=["<other>"]),
         "map_silent": mapped(configured(**{decoder: {"2": token("</s>")}}), eos_token="<s>",
                              pad_token="<pad>"),
         "added": {**configured(), **added},

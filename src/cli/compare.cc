@@ -52,10 +52,8 @@ void check_page(const Recipe& recipe) {
 // Throws Error(model) where an id that both tokenizers have is of different tokens.
 void require_common_tokens(const ModelFiles& first, const ModelFiles& other) {
   if (!first.tokenizer || !other.tokenizer) return;
-  const auto& a = first.tokenizer->tokens;
-  const auto& b = other.tokenizer->tokens;
-  const size_t common = std::min(a.size(), b.size());
-  if (std::equal(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(common), b.begin())) return;
+  const TokenizerData &a = *first.tokenizer, &b = *other.tokenizer;
+  if (same_tokens(a, b, std::min(a.tokens.size(), b.tokens.size()))) return;
   throw Error(ErrorKind::model,
               fmt::format("{} and {} have different tokens", first.origin, other.origin),
               "models are compared token by token; jackscrew eval gives bits/byte, which are "

@@ -153,12 +153,14 @@ std::string key_of(std::span<const fs::path> files, std::span<const FileState> s
   }
   const ChatFormat& format = options.examples.format;
   const TokenizerData& data = tokenizer.data();
+  // EOS ends texts, and templates have all of these; tokenizer.json does not name them.
+  Json special = {data.bos, data.eos, data.pad, data.unk};
+  for (const auto& [name, id] : data.named_tokens) special.push_back({name, id});
   Json key = {{"files", list},
               {"tokenizer", crc32c(to_tokenizer_json(data))},
               // Characters that a later Unicode has added get other ids by its tables.
               {"unicode", {pattern_unicode_version(), nfc_unicode_version()}},
-              // EOS ends texts, and templates have all of these; tokenizer.json does not name them.
-              {"special", {data.bos, data.eos, data.pad, data.unk}},
+              {"special", special},
               {"add_bos", tokenizer.add_bos()},
               {"template", key_of(format.general)},
               {"tool_template", key_of(format.tools)},

@@ -12,13 +12,6 @@ namespace jackscrew {
 
 namespace {
 
-// Whether a message is an answer to be trained that has no words, tool calls or other fields that a
-// template may write.
-bool is_empty_answer(const Message& message) {
-  return message.role == "assistant" && message.trained && message.fields.empty() &&
-         is_blank(message.content);
-}
-
 // Counts the bytes of a text that are not UTF-8.
 void note_other_bytes(const Tokenizer& tokenizer, std::string_view text, RecordNotes& notes) {
   for (size_t at = utf8_valid_prefix(text); at < text.size();
@@ -82,7 +75,10 @@ int64_t Example::target_count() const {
 
 bool has_empty_text(const Record& record) {
   if (const auto* chat = std::get_if<ConversationRecord>(&record)) {
-    return std::ranges::any_of(chat->messages, is_empty_answer);
+    // Any field may be written by a template, tool calls for one.
+    return std::ranges::any_of(chat->messages, [](const Message& message) {
+      return is_empty_answer(message, [](const auto&) { return true; });
+    });
   }
   if (const auto* pair = std::get_if<CompletionRecord>(&record)) return is_blank(pair->completion);
   if (const auto* text = std::get_if<TextRecord>(&record)) return is_blank(text->text);

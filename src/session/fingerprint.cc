@@ -110,8 +110,10 @@ std::string start_fingerprint(const fs::path& adapter, const std::string& origin
 
 uint32_t tokenizer_fingerprint(const Tokenizer& tokenizer) {
   const TokenizerData& data = tokenizer.data();
-  return crc32c(to_tokenizer_json(data) + fmt::format("{} {} {} {} {}", data.bos, data.eos,
-                                                      data.pad, data.unk, tokenizer.add_bos()));
+  std::string text = to_tokenizer_json(data) + fmt::format("{} {} {} {} {}", data.bos, data.eos,
+                                                           data.pad, data.unk, tokenizer.add_bos());
+  for (const auto& [name, id] : data.named_tokens) text += fmt::format(" {} {}", name, id);
+  return crc32c(text);
 }
 
 std::string inputs_fingerprint(const ModelFiles& files, const Tokenizer& tokenizer,

@@ -126,6 +126,11 @@ TEST_F(TokenFileTest, OfAnotherSpecialTokenIsNotUsed) {
     expect_same(read_kept(options(100, "plain")).first,
                 Dataset::read(data_, tokenizer_, options(100, "plain")));
   }
+  TokenizerData data = tokenizer_.data();
+  data.named_tokens["sep_token"] = 1;
+  tokenizer_ = Tokenizer(data);
+  EXPECT_FALSE(read_kept(options(100, "plain")).second);
+  EXPECT_TRUE(read_kept(options(100, "plain")).second);
 }
 
 TEST_F(TokenFileTest, OfAnotherDayIsUsedUnlessTheTemplateAsksForIt) {

@@ -56,9 +56,7 @@ void note_unwritten(std::span<const Message> messages, const Mentions& mentions,
     };
     const bool has_thoughts = std::ranges::any_of(message.fields, is_thought);
     if (has_thoughts && std::ranges::none_of(kThoughts, mentions)) chat.unused_thoughts = true;
-    const bool is_empty =
-        is_blank(message.content) && std::ranges::none_of(message.fields, is_written);
-    if (message.trained && is_empty) chat.empty_answer = true;
+    if (is_empty_answer(message, is_written)) chat.empty_answer = true;
   }
 }
 
@@ -175,13 +173,16 @@ class Renderer {
 
   // Renders the conversation's first `count` messages.
   Text first(size_t count, bool answer_follows) const {
-    jinja::Variables variables = format_.special_tokens;
+    // The first of a name counts: a conversation's go before the model's own tokens, as in
+    // transformers.
+    jinja::Variables variables = variables_;
     const auto end = values_.begin() + static_cast<std::ptrdiff_t>(count);
     variables.emplace_back("messages", Value::list({values_.begin(), end}));
     variables.emplace_back("add_generation_prompt", answer_follows);
     variables.emplace_back("tools", tools_);
     variables.emplace_back("documents", jinja::None{});
-    variables.insert(variables.end(), variables_.begin(), variables_.end());
+    const jinja::Variables& tokens = format_.special_tokens;
+    variables.insert(variables.end(), tokens.begin(), tokens.end());
     return jinja_.render(variables, format_.now);
   }
 
@@ -223,7 +224,7 @@ class Renderer {
     for (const Text::Run& run : through.runs()) {
       if (run.end > from && (run.origin & jinja::kTemplate) == 0) {
         const std::string_view written = through.view().substr(begin, run.end - begin);
-        if (messages_[answer].content.find(written) == std::string::npos) break;
+        if (jinja::find_text(messages_[answer].content, written) == std::string::npos) break;
         return Span{begin, through.size()};
       }
       begin = run.end;
@@ -316,14 +317,11 @@ class Renderer {
                                  generated.begin() + static_cast<std::ptrdiff_t>(span->end),
                                  [](uint8_t one) { return one == 0; });
     };
+    const auto is_filled = [](const auto& field) { return field.second.truth(); };
     int64_t count = 0;
     for (size_t i = 0; i < messages_.size(); ++i) {
-      const Message& message = messages_[i];
-      const bool is_empty =
-          is_blank(message.content) && std::ranges::none_of(message.fields, [](const auto& field) {
-            return field.second.truth();
-          });
-      if (is_answer(i) && message.trained && !is_empty && is_outside(i)) ++count;
+      if (!is_answer(i) || !messages_[i].trained) continue;
+      if (!is_empty_answer(messages_[i], is_filled) && is_outside(i)) ++count;
     }
     return count;
   }
@@ -401,7 +399,7 @@ ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
   require_chat_template(name);
   ChatFormat format;
   format.now = now;
-  const auto add_token = [&](const char* variable, int32_t id) {
+  const auto add_token = [&](const std::string& variable, int32_t id) {
     if (id < 0 || id >= std::ssize(tokenizer.tokens)) return;
     const std::string& token = tokenizer.tokens[static_cast<size_t>(id)];
     format.special_tokens.emplace_back(variable, Value::text(token, jinja::kTemplate));
@@ -411,6 +409,7 @@ ChatFormat chat_format(std::string_view name, const TokenizerData& tokenizer,
   add_token("eos_token", tokenizer.eos);
   add_token("unk_token", tokenizer.unk);
   add_token("pad_token", tokenizer.pad);
+  for (const auto& [variable, id] : tokenizer.named_tokens) add_token(variable, id);
   if (name == "plain") return format;
   if (name == "auto") {
     format.general = own_template(tokenizer.chat_template);
@@ -464,9 +463,10 @@ jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day
 }
 
 bool is_own_variable(std::string_view name) {
-  constexpr std::string_view kNames[] = {"bos_token", "eos_token", "unk_token",
-                                         "pad_token", "messages",  "add_generation_prompt",
-                                         "tools",     "documents"};
+  constexpr std::string_view kNames[] = {"bos_token",  "eos_token", "unk_token",
+                                         "pad_token",  "sep_token", "cls_token",
+                                         "mask_token", "messages",  "add_generation_prompt",
+                                         "tools",      "documents"};
   return std::ranges::find(kNames, name) != std::end(kNames);
 }
 

@@ -1,6 +1,7 @@
 // Turns conversations into text: which pieces a model reads, and which it is trained to write.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "text/jinja/template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -26,6 +28,13 @@ struct Message {
   MessageContent kind = MessageContent::text;  // not text: `content` is empty
   jinja::Variables fields = {};  // what else a template may read: tool_calls, tool_call_id ...
 };
+
+// Whether an answer that is to be trained has nothing but space, and no field that `is_written`.
+template <class IsWritten>
+bool is_empty_answer(const Message& message, const IsWritten& is_written) {
+  return message.role == "assistant" && message.trained && is_blank(message.content) &&
+         std::ranges::none_of(message.fields, is_written);
+}
 
 // A parsed template, or the reason why the model's own cannot be used; with neither, there is none.
 struct ChatTemplate {
@@ -92,6 +101,7 @@ std::optional<std::chrono::year_month_day> parse_chat_date(std::string_view text
 jinja::DateTime chat_clock(const std::optional<std::chrono::year_month_day>& day);
 
 // Whether render_chat() gives templates a variable of that name, which no conversation can bring.
+// Names of a model's own tokens are none: a conversation can bring another value.
 bool is_own_variable(std::string_view name);
 
 // Renders a conversation. An assistant's answer and the token that ends it are trained, all else is

@@ -80,9 +80,11 @@ template <bool from_right>
 Value find_method(const Value& object, const BoundArguments& arguments) {
   const std::string_view text = self(object).view();
   const std::string_view part = arguments.text(0).view();
-  const size_t at = from_right ? text.rfind(part) : text.find(part);
+  const size_t at =
+      from_right ? find_text(backwards(text), backwards(part)) : find_text(text, part);
   if (at == std::string_view::npos) return int64_t{-1};
-  return Value::size(count_characters(text.substr(0, at)));
+  const size_t before = from_right ? text.size() - part.size() - at : at;
+  return Value::size(count_characters(text.substr(0, before)));
 }
 
 Value count_in_text(const Value& object, const BoundArguments& arguments) {
@@ -90,8 +92,8 @@ Value count_in_text(const Value& object, const BoundArguments& arguments) {
   const std::string_view part = arguments.text(0).view();
   if (part.empty()) return Value::size(count_characters(text) + 1);
   int64_t count = 0;
-  for (size_t at = text.find(part); at != std::string_view::npos;
-       at = text.find(part, at + part.size())) {
+  for (size_t at = find_text(text, part); at != std::string_view::npos;
+       at = find_text(text, part, at + part.size())) {
     ++count;
   }
   return count;

@@ -208,7 +208,7 @@ bool apply(Comparison::Operator op, const Value& left, const Value& right) {
 bool contains(const Value& container, const Value& item) {
   if (const Text* text = container.as_text()) {
     if (item.as_text() == nullptr) fail("a {} in a str", item.type_name());
-    return text->view().find(item.as_text()->view()) != std::string_view::npos;
+    return find_text(text->view(), item.as_text()->view()) != std::string_view::npos;
   }
   if (const Dict* dict = container.as_dict()) {
     if (!item.hashable()) fail("a {} in a dict", item.type_name());

@@ -1,6 +1,7 @@
 #include "text/jinja/strings.h"
 
 #include <algorithm>
+#include <set>
 
 #include "text/jinja/failure.h"
 
@@ -73,10 +74,14 @@ Values split_at_spaces_from_right(const Text& text, int64_t max_splits) {
 
 Text strip(const Text& text, Side side, const Text* characters) {
   const std::string_view view = text.view();
+  std::set<std::string_view> stripped;
+  for (size_t i = 0, size = 0; characters != nullptr && i < characters->size(); i += size) {
+    size = character_size(characters->view(), i);
+    stripped.insert(characters->view().substr(i, size));
+  }
   const auto strips = [&](size_t at) {
     if (characters == nullptr) return is_space(code_point(view, at));
-    return characters->view().find(view.substr(at, character_size(view, at))) !=
-           std::string_view::npos;
+    return stripped.contains(view.substr(at, character_size(view, at)));
   };
   size_t begin = 0;
   while (side != Side::right && begin < view.size() && strips(begin)) {
@@ -105,7 +110,7 @@ Values split(const Text& text, const Text* separator, int64_t max_splits, bool f
   if (!from_right) {
     size_t begin = 0;
     while (more(parts.size())) {
-      const size_t at = text.view().find(mark, begin);
+      const size_t at = find_text(text.view(), mark, begin);
       if (at == std::string_view::npos) break;
       add_item(parts, text.substr(begin, at - begin));
       begin = at + mark.size();
@@ -113,12 +118,14 @@ Values split(const Text& text, const Text* separator, int64_t max_splits, bool f
     parts.emplace_back(text.substr(begin, text.size() - begin));
     return parts;
   }
+  const std::string reversed = backwards(text.view()), reversed_mark = backwards(mark);
   size_t end = text.size();
-  while (more(parts.size()) && end >= mark.size()) {
-    const size_t at = text.view().rfind(mark, end - mark.size());
+  while (more(parts.size())) {
+    const size_t at = find_text(reversed, reversed_mark, text.size() - end);
     if (at == std::string_view::npos) break;
-    parts.emplace_back(text.substr(at + mark.size(), end - at - mark.size()));
-    end = at;
+    const size_t begin = text.size() - at;  // behind the mark
+    add_item(parts, text.substr(begin, end - begin));
+    end = begin - mark.size();
   }
   parts.emplace_back(text.substr(0, end));
   std::reverse(parts.begin(), parts.end());
@@ -157,8 +164,8 @@ Text replace(const Text& text, const Text& from, const Text& to, int64_t count) 
       i = done;
     }
   } else {
-    for (size_t at = text.view().find(from.view()); at != std::string_view::npos && more();
-         at = text.view().find(from.view(), done)) {
+    for (size_t at = find_text(text.view(), from.view()); at != std::string_view::npos && more();
+         at = find_text(text.view(), from.view(), done)) {
       out.append(text, done, at - done);
       out.append(to);
       done = at + from.size();

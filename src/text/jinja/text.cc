@@ -1,6 +1,7 @@
 #include "text/jinja/text.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "text/jinja/failure.h"
 #include "text/utf8.h"
@@ -70,6 +71,17 @@ Origin Text::origin_at(size_t position) const {
       ->origin;
 }
 
+size_t find_text(std::string_view text, std::string_view part, size_t from) {
+  const std::string_view rest = text.substr(from);
+  const void* found = ::memmem(rest.data(), rest.size(), part.data(), part.size());
+  if (found == nullptr) return std::string_view::npos;
+  return static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+std::string backwards(std::string_view text) {
+  return {text.rbegin(), text.rend()};
+}
+
 size_t character_size(std::string_view text, size_t position) {
   if (static_cast<uint8_t>(text[position]) < 0x80) return 1;
   const Utf8Step step = utf8_step(text, position);
@@ -83,12 +95,8 @@ size_t count_characters(std::string_view text) {
 }
 
 uint32_t code_point(std::string_view text, size_t position) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[position + i]); };
-  const size_t size = character_size(text, position);
-  if (size == 1) return byte(0) < 0x80 ? byte(0) : 0xFFFD;
-  uint32_t point = byte(0) & (0xFFu >> (size + 1));
-  for (size_t i = 1; i < size; ++i) point = (point << 6) | (byte(i) & 0x3Fu);
-  return point;
+  const bool is_valid = utf8_step(text, position).status == Utf8Status::valid;
+  return is_valid ? utf8_character(text, position) : 0xFFFD;
 }
 
 bool is_ascii(std::string_view text) {

@@ -64,6 +64,12 @@ class Text {
   std::vector<Run> runs_;
 };
 
+// Where `part` is first found in `text` from `from` on; npos: nowhere. Takes time in proportion to
+// both lengths, where std::string_view's may take their product.
+size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
+// The bytes from the last to the first: to find the last place of a part.
+std::string backwards(std::string_view text);
+
 // Characters are Unicode code points, as in Python; an invalid byte counts as one character.
 size_t character_size(std::string_view text, size_t position);
 size_t count_characters(std::string_view text);

@@ -51,10 +51,7 @@ std::optional<std::string> unmap_bytes(std::string_view token) {
   for (size_t i = 0; i < token.size();) {
     const Utf8Step step = utf8_step(token, i);
     if (step.status != Utf8Status::valid || step.length > 2) return std::nullopt;
-    size_t character = static_cast<uint8_t>(token[i]);
-    if (step.length == 2) {
-      character = ((character & 0x1F) << 6) | (static_cast<uint8_t>(token[i + 1]) & 0x3Fu);
-    }
+    const size_t character = utf8_character(token, i);
     if (character >= kByteMap.byte.size() || kByteMap.byte[character] < 0) return std::nullopt;
     bytes += static_cast<char>(kByteMap.byte[character]);
     i += step.length;

@@ -15,20 +15,6 @@ namespace jackscrew {
 
 namespace {
 
-void replace_all(const std::string& from, const std::string& to, std::string& text) {
-  size_t at = text.find(from);
-  if (at == std::string::npos) return;
-  std::string out;
-  out.reserve(text.size() + text.size() / 4);
-  size_t done = 0;
-  for (; at != std::string::npos; at = text.find(from, done)) {
-    out.append(text, done, at - done).append(to);
-    done = at + from.size();
-  }
-  out.append(text, done);
-  text = std::move(out);
-}
-
 int combining_class(utf8proc_int32_t character) {
   return utf8proc_get_property(character)->combining_class;
 }
@@ -67,6 +53,20 @@ void compose(std::string& text) {
 }
 
 }  // namespace
+
+void replace_all(std::string_view from, std::string_view to, std::string& text) {
+  size_t at = text.find(from);
+  if (at == std::string::npos) return;
+  std::string out;
+  out.reserve(text.size() + text.size() / 4);
+  size_t done = 0;
+  for (; at != std::string::npos; at = text.find(from, done)) {
+    out.append(text, done, at - done).append(to);
+    done = at + from.size();
+  }
+  out.append(text, done);
+  text = std::move(out);
+}
 
 void normalize(std::span<const NormalizerStep> steps, TextPlace place, std::string& text) {
   for (const NormalizerStep& step : steps) {

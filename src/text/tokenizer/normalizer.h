@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace jackscrew {
 
@@ -26,6 +27,9 @@ struct NormalizerStep {
 
   bool operator==(const NormalizerStep&) const = default;
 };
+
+// Replaces every `from`, which must not be empty.
+void replace_all(std::string_view from, std::string_view to, std::string& text);
 
 // Applies the steps in order to `text`, which must be valid UTF-8.
 void normalize(std::span<const NormalizerStep> steps, TextPlace place, std::string& text);

@@ -23,16 +23,6 @@ bool is_literal(TokenKind kind) {
   return kind == TokenKind::special || kind == TokenKind::added;
 }
 
-std::string without_marks(std::string_view token, std::string_view instead) {
-  std::string text;
-  for (size_t i = 0; i < token.size();) {
-    const bool mark = token.substr(i).starts_with(kSpaceMark);
-    text += mark ? instead : token.substr(i, 1);
-    i += mark ? kSpaceMark.size() : 1;
-  }
-  return text;
-}
-
 // The length in bytes of the first word of `text`: leading spaces, then everything up to the next
 // space.
 size_t first_word(std::string_view text) {
@@ -60,13 +50,14 @@ void TokenizerData::set_pre_tokenizer(std::string_view name) {
   if (named.nfc) normalizer.push_back({});
 }
 
-bool same_tokens(const TokenizerData& a, const TokenizerData& b) {
+bool same_tokens(const TokenizerData& a, const TokenizerData& b, size_t limit) {
   const auto token = [](const TokenizerData& data, size_t id) -> const std::string* {
     if (id >= data.tokens.size()) return nullptr;
     const bool unused = !data.kinds.empty() && data.kinds[id] == TokenKind::unused;
     return unused ? nullptr : &data.tokens[id];
   };
-  for (size_t id = 0; id < std::max(a.tokens.size(), b.tokens.size()); ++id) {
+  const size_t end = std::min(limit, std::max(a.tokens.size(), b.tokens.size()));
+  for (size_t id = 0; id < end; ++id) {
     const std::string *of_a = token(a, id), *of_b = token(b, id);
     if ((of_a == nullptr) != (of_b == nullptr)) return false;
     if (of_a != nullptr && *of_a != *of_b) return false;
@@ -173,7 +164,7 @@ void Tokenizer::index_tokens() {
   for (const int32_t id : data_.normalized_literals) {
     std::string& text = bytes_[static_cast<size_t>(id)];
     normalize(data_.normalizer, TextPlace::begin, text);
-    if (data_.spelling == Spelling::text) text = without_marks(text, " ");
+    if (data_.spelling == Spelling::text) replace_all(kSpaceMark, " ", text);
   }
 }
 
@@ -194,7 +185,7 @@ void Tokenizer::index_normal_token(int32_t id, BpeAlphabet& alphabet) {
     alphabet.byte_ids[*byte] = id;
     return;
   }
-  bytes_[index] = without_marks(token, " ");
+  replace_all(kSpaceMark, " ", bytes_[index]);
   if (data_.ignore_merges) words_.emplace(token, id);
   if (int32_t* place = character_place(token, alphabet.character_ids)) *place = id;
 }
@@ -233,7 +224,9 @@ BpeMerger Tokenizer::make_merger(BpeAlphabet alphabet) {
   };
   std::vector<BpeMerger::Merge> merges;
   merges.reserve(data_.merges.size());
-  spaces_begin_words_ = data_.spelling == Spelling::text && !data_.ignore_merges;
+  // Characters that are dropped let those on either side touch, also two spaces.
+  const bool drops = !data_.byte_fallback && data_.missing_id < 0;
+  spaces_begin_words_ = data_.spelling == Spelling::text && !data_.ignore_merges && !drops;
   for (size_t i = 0; i < data_.merges.size(); ++i) {
     const auto& [left, right] = data_.merges[i];
     merges.push_back({id_of(left, i), id_of(right, i), id_of(left + right, i)});
@@ -355,9 +348,10 @@ std::string Tokenizer::first_token_bytes(int32_t id) const {
     case LeadingSpace::drop_first_token:
       break;
   }
-  const std::string& token = data_.tokens[static_cast<size_t>(id)];
-  const bool is_marked = token.find(kSpaceMark) != std::string::npos;
-  return is_marked ? without_marks(token, "") : bytes;
+  std::string token = data_.tokens[static_cast<size_t>(id)];
+  if (token.find(kSpaceMark) == std::string::npos) return bytes;
+  replace_all(kSpaceMark, "", token);
+  return token;
 }
 
 const std::string& Tokenizer::token_bytes(int32_t id) const {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -72,6 +73,8 @@ struct TokenizerData {
   int32_t eos = -1;
   int32_t pad = -1;
   int32_t unk = -1;
+  // The other tokens with a name that templates know: sep_token, image_token ...
+  std::map<std::string, int32_t> named_tokens;
   bool add_bos = false;       // whether a text begins with BOS by default
   bool add_eos = false;       // what a GGUF file says: kept, but here it counts for nothing
   std::string chat_template;  // Jinja, as the model carries it; may be empty
@@ -82,9 +85,9 @@ struct TokenizerData {
   void set_pre_tokenizer(std::string_view name);
 };
 
-// Whether the ids of both stand for the same tokens. Unused ids do not count: they pad some files
-// to the size of the model, and are left out of others.
-bool same_tokens(const TokenizerData& a, const TokenizerData& b);
+// Whether the ids of both, as far as they are below `limit`, stand for the same tokens. Unused ids
+// do not count: they pad some files to the size of the model, and are left out of others.
+bool same_tokens(const TokenizerData& a, const TokenizerData& b, size_t limit = SIZE_MAX);
 
 // Splits "left right", the form of a merge in GGUF and older tokenizer.json files. Throws
 // Error(model).

@@ -112,38 +112,36 @@ bool is_role(std::string_view key) {
   return std::find(kRoles.begin(), kRoles.end(), key) != kRoles.end();
 }
 
-// Tokens for the model's own purposes, such as image_token. They must be in the vocabulary, since
-// the order in which they would be added is lost.
-void read_own_tokens(const Json& object, Vocabulary& vocabulary) {
-  for (const auto& [key, token] : object.items()) {
-    if (!key.ends_with("_token") || is_role(key) || !is_token(token)) continue;
-    set_named_token(vocabulary, token, key.c_str(), true);
-  }
-}
-
 void read_named_tokens(const Json& config, TokenizerData& data, Vocabulary& vocabulary) {
   const std::map<std::string_view, int32_t*> kept = {{"bos_token", &data.bos},
                                                      {"eos_token", &data.eos},
                                                      {"unk_token", &data.unk},
                                                      {"pad_token", &data.pad}};
+  // The second list is the older name of the first.
+  const char* list = is_null(config, kLists[0]) ? kLists[1] : kLists[0];
+  const Json extra = is_null(config, list) ? Json() : config.at(list);
+  // In place of a list, an object names tokens as the keys beside it do, and goes before those.
+  Json named = config;
+  if (extra.is_object()) named.update(extra);
   for (const char* role : kRoles) {
-    if (is_null(config, role)) continue;
-    const Json& token = config.at(role);
+    if (is_null(named, role)) continue;
+    const Json& token = named.at(role);
     // A text can be encoded without padding and the others, but not without these.
     const bool needed = kept.contains(role) && std::string_view(role) != "pad_token";
     const int32_t id = set_named_token(vocabulary, token, role, needed);
-    if (const auto found = kept.find(role); found != kept.end()) *found->second = id;
+    const auto found = kept.find(role);
+    (found != kept.end() ? *found->second : data.named_tokens[role]) = id;
   }
-  for (const char* list : kLists) {
-    if (is_null(config, list)) continue;
-    if (config.at(list).is_object()) {
-      read_own_tokens(config.at(list), vocabulary);
-    } else {
-      for (const Json& token : config.at(list)) set_named_token(vocabulary, token, list, false);
-    }
-    break;  // the second list is the older name of the first
+  if (!extra.is_object()) {
+    for (const Json& token : extra) set_named_token(vocabulary, token, list, false);
   }
-  read_own_tokens(config, vocabulary);
+  // Tokens for the model's own purposes, such as image_token. They must be in the vocabulary, since
+  // the order in which they would be added is lost.
+  for (const auto& [key, token] : named.items()) {
+    const bool is_name = key.ends_with("_token") || extra.contains(key);
+    if (!is_name || is_role(key) || !is_token(token)) continue;
+    data.named_tokens[key] = set_named_token(vocabulary, token, key.c_str(), true);
+  }
 }
 
 void read_prefix_space(const Json& config, TokenizerData& data) {
@@ -183,13 +181,16 @@ void read_templates(const Json& config, TokenizerData& data) {
   }
 }
 
-// special_tokens_map.json: its roles and lists take precedence over the configuration's.
+// special_tokens_map.json: its roles take precedence over the configuration's, the model's own
+// tokens do not, and of lists only the new one is joined to the configuration's.
 void merge_special_tokens(Json& config, const Json& map) {
   for (const auto& [key, value] : map.items()) {
     Json& kept = config[key];
-    if (value.is_array() && kept.is_array()) {
-      kept.insert(kept.end(), value.begin(), value.end());
-    } else {
+    if (key == kLists[0] && value.is_array() && kept.is_array()) {
+      for (const Json& token : value) {
+        if (std::find(kept.begin(), kept.end(), token) == kept.end()) kept.push_back(token);
+      }
+    } else if (kept.is_null() || is_role(key) || key == kLists[0]) {
       kept = value;
     }
   }
@@ -205,9 +206,8 @@ void merge_added_tokens(Json& config, const Json& tokens, const Vocabulary& voca
   for (const char* role : kRoles) {
     if (!is_null(config, role)) name(config.at(role));
   }
-  for (const char* list : kLists) {
-    if (is_null(config, list)) continue;
-    for (const Json& token : config.at(list)) name(token);
+  if (!is_null(config, kLists[0])) {
+    for (const Json& token : config.at(kLists[0])) name(token);
   }
   Json decoder = Json::object();
   for (const auto& [token, value] : tokens.items()) {
@@ -227,6 +227,10 @@ Json merged_config(const TokenizerConfigFiles& files, const Vocabulary& vocabula
   };
   Json config = files.config ? open(*files.config) : Json::object();
   if (!is_null(config, kDecoder)) return config;
+  // The configuration's own list counts by its new name, and goes before one of the map's.
+  if (is_null(config, kLists[0]) && !is_null(config, kLists[1])) {
+    config[kLists[0]] = std::move(config[kLists[1]]);
+  }
   if (files.special_tokens_map) merge_special_tokens(config, open(*files.special_tokens_map));
   if (files.added_tokens) {
     const Json tokens = open(*files.added_tokens);

@@ -27,13 +27,13 @@ struct TokenizerConfigFiles {
 };
 
 // Applies a tokenizer_config.json: added tokens that the vocabulary lacks or has differently; bos,
-// eos, pad, unk; the chat templates. Named tokens become special; those that the vocabulary lacks
-// get the next ids, except that a missing bos, eos or unk is an error.
+// eos, pad, unk and other named tokens; the chat templates. Named tokens become special; those that
+// the vocabulary lacks get the next ids, except that a missing bos, eos or unk is an error.
 //
 // The other two files are from older programs and are read only if the first has no
-// added_tokens_decoder: the tokens of special_tokens_map.json take precedence over those of
-// tokenizer_config.json, and tokens of added_tokens.json beyond the vocabulary take the place of
-// that decoder.
+// added_tokens_decoder: bos, eos and the other common names of special_tokens_map.json take
+// precedence over those of tokenizer_config.json, and tokens of added_tokens.json beyond the
+// vocabulary take the place of that decoder.
 //
 // Beside a tokenizer.json `add_bos_token` and `add_eos_token` are ignored, since that file itself
 // says what goes before a text. Beside a tokenizer.model they are used. For SentencePiece's, the

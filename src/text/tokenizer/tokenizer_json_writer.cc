@@ -1,7 +1,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_object.h"
+#include "text/tokenizer/tokenizer_files.h"
 #include "text/tokenizer/tokenizer_json.h"
+#include "text/utf8.h"
 
 namespace jackscrew {
 
@@ -119,11 +122,24 @@ OrderedJson post_processor_json(const TokenizerData& data) {
   return out;
 }
 
+// JSON has UTF-8 only, a GGUF file may have any bytes.
+void require_utf8(const std::string& token, size_t id) {
+  if (utf8_valid_prefix(token) == token.size()) return;
+  throw Error(
+      ErrorKind::model,
+      fmt::format("the tokenizer cannot be written as JSON: its token {}, {}, is not UTF-8", id,
+                  OrderedJson(token).dump(-1, ' ', false, OrderedJson::error_handler_t::replace)),
+      kGiveOwnTokenizer);
+}
+
 std::string dump(const OrderedJson& json) {
   try {
     return json.dump(2) + "\n";
   } catch (const OrderedJson::exception& error) {
-    fail(ErrorKind::model, "the tokenizer cannot be written as JSON: {}", error.what());
+    throw Error(
+        ErrorKind::model,
+        fmt::format("the tokenizer cannot be written as JSON: {}", json_complaint(error.what())),
+        kGiveOwnTokenizer);
   }
 }
 
@@ -138,6 +154,7 @@ std::string to_tokenizer_json(const TokenizerData& data) {
   for (size_t i = 0; i < data.tokens.size(); ++i) {
     const TokenKind kind = data.kinds.empty() ? TokenKind::normal : data.kinds[i];
     if (kind == TokenKind::unused) continue;
+    require_utf8(data.tokens[i], i);
     entries.push_back({data.tokens[i], i});
     if (kind == TokenKind::normal) continue;
     added.push_back({{"id", i},
@@ -186,6 +203,11 @@ std::string to_tokenizer_config_json(const TokenizerData& data) {
   role("eos_token", data.eos);
   role("pad_token", data.pad);
   role("unk_token", data.unk);
+  for (const auto& [name, id] : data.named_tokens) {
+    // Elsewhere a name tells a token by its ending.
+    OrderedJson& names = name.ends_with("_token") ? config : config["extra_special_tokens"];
+    names[name] = data.tokens.at(static_cast<size_t>(id));
+  }
   if (!data.tool_template.empty()) {
     config["chat_template"] = {{{"name", "default"}, {"template", data.chat_template}},
                                {{"name", "tool_use"}, {"template", data.tool_template}}};

@@ -115,6 +115,23 @@ TEST(ChatFormat, HasATemplateForTools) {
   EXPECT_FALSE(chat_format("auto", data, {}).uses_clock());
 }
 
+TEST(ChatFormat, KnowsAllNamedTokens) {
+  TokenizerData data = golden_data("smollm");
+  data.named_tokens = {{"sep_token", 1}, {"image_token", 2}};
+  data.chat_template =
+      "{% for m in messages %}{{ m.content }}{{ sep_token }}{% endfor %}{{ image_token }}";
+  const ChatFormat format = chat_format("auto", data, {});
+  const Message question[] = {{"user", "Q"}};
+  const RenderedChat chat = render_chat(format, question);
+  EXPECT_EQ(marked(chat), "Q<|im_start|><|im_end|>");
+  ASSERT_EQ(chat.segments.size(), 2u);
+  EXPECT_TRUE(chat.segments[1].is_template_text);
+  const jinja::Variables own = {{"image_token", jinja::Value::text("I")}};
+  EXPECT_EQ(marked(render_chat(format, question, false, jinja::None{}, own)), "Q<|im_start|>I");
+  EXPECT_TRUE(is_own_variable("sep_token"));
+  EXPECT_FALSE(is_own_variable("image_token"));
+}
+
 TEST(ChatFormat, RefusesATemplateForToolsAlone) {
   TokenizerData data = golden_data("smollm");
   data.chat_template = "";

@@ -79,5 +79,24 @@ TEST(JinjaHostile, AnyBytes) {
   }
 }
 
+// What takes time in proportion to the product of two lengths would not end here.
+TEST(JinjaHostile, LongTextsAreSearchedInTime) {
+  const std::string texts =
+      "{% set a = 'a' * 4000000 %}{% set b = 'b' ~ 'a' * 2000000 %}"
+      "{% set c = 'a' * 2000000 ~ 'b' %}";
+  const auto rendered = [&](const std::string& template_text) {
+    return render(texts + template_text);
+  };
+  EXPECT_EQ(rendered("{{ b in a }} {{ c in a }}"), "False False");
+  EXPECT_EQ(rendered("{{ a.find(c) }} {{ a.find(b) }}"), "-1 -1");
+  EXPECT_EQ(rendered("{{ a.rfind(c) }} {{ a.rfind(b) }}"), "-1 -1");
+  EXPECT_EQ(rendered("{{ a.count(c) }} {{ a.count(b) }}"), "0 0");
+  EXPECT_EQ(rendered("{{ a.split(c) | length }} {{ a.split(b) | length }}"), "1 1");
+  EXPECT_EQ(rendered("{{ a.rsplit(c) | length }} {{ a.rsplit(b) | length }}"), "1 1");
+  EXPECT_EQ(rendered("{{ a.replace(c, '') | length }} {{ a.replace(b, '') | length }}"),
+            "4000000 4000000");
+  EXPECT_EQ(rendered("{{ a.strip('b' * 2000000 ~ 'a') | length }}"), "0");
+}
+
 }  // namespace
 }  // namespace jackscrew::jinja

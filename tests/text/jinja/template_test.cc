@@ -231,5 +231,17 @@ TEST(JinjaTime, IsWhatTheCallerPasses) {
             "5.12.  5 23:04:05 1999-12-05 %");
 }
 
+TEST(JinjaTexts, AreSearchedFromTheirEnds) {
+  EXPECT_EQ(render("{{ 'aaaa'.rfind('aa') }} {{ 'éaé'.rfind('é') }} {{ 'ab'.rfind('') }} "
+                   "{{ ''.find('') }} {{ ''.rfind('a') }} {{ 'a'.find('ab') }}"),
+            "2 2 2 0 -1 -1");
+  EXPECT_EQ(render("{{ 'aaa'.rsplit('aa') }}{{ 'aaa'.split('aa') }}{{ 'a,b,c'.rsplit(',', 1) }}"
+                   "{{ ',a,'.rsplit(',') }}{{ ''.rsplit(',') }}"),
+            "['a', '']['', 'a']['a,b', 'c']['', 'a', '']['']");
+  // Characters, not bytes: é and ê have the first in common.
+  EXPECT_EQ(render("{{ 'êxé'.strip('é') }} {{ 'abcba'.strip('ab') }} {{ 'a'.strip('') }}"),
+            "êx c a");
+}
+
 }  // namespace
 }  // namespace jackscrew::jinja

@@ -10,6 +10,41 @@
 namespace jackscrew {
 namespace {
 
+TEST(TokenizerJson, NamesTheTokenThatIsNotUtf8) {
+  TokenizerData data;
+  data.tokens = {"a", "b\xFF"};
+  const auto expect = [&](const std::string& message) {
+    try {
+      to_tokenizer_json(data) + to_tokenizer_config_json(data);
+      ADD_FAILURE() << "not refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), "the tokenizer cannot be written as JSON: " + message);
+      EXPECT_EQ(error.hint(), kGiveOwnTokenizer);
+    }
+  };
+  expect("its token 1, \"b\uFFFD\", is not UTF-8");
+  data.kinds = {TokenKind::normal, TokenKind::unused};
+  data.chat_template = "\xFF";
+  expect("invalid UTF-8 byte at index 0: 0xFF");
+}
+
+// A file has texts of its own where ids have a gap.
+TEST(SameTokens, LeavesOutUnusedIdsAndThoseFromTheLimitOn) {
+  TokenizerData a;
+  a.tokens = {"a", "", "c"};
+  a.kinds = {TokenKind::normal, TokenKind::unused, TokenKind::normal};
+  TokenizerData b = a;
+  b.tokens[1] = "[PAD1]";
+  EXPECT_TRUE(same_tokens(a, b));
+  b.tokens.push_back("d");
+  b.kinds.push_back(TokenKind::normal);
+  EXPECT_FALSE(same_tokens(a, b));
+  EXPECT_TRUE(same_tokens(a, b, a.tokens.size()));
+  b.tokens[2] = "e";
+  EXPECT_FALSE(same_tokens(a, b, a.tokens.size()));
+  EXPECT_TRUE(same_tokens(a, b, 2));
+}
+
 TokenizerData there_and_back(const TokenizerData& data) {
   return gguf_tokenizer_data(to_gguf_tokenizer(data), "test");
 }

@@ -57,6 +57,19 @@ TEST(TextVocabulary, GoldenIds) {
   }
 }
 
+// As tokenizers merges: what stands on either side of a dropped character.
+TEST(TextVocabulary, SpacesMergeOverADroppedCharacter) {
+  TokenizerData data;
+  data.spelling = Spelling::text;
+  const std::string space(kSpaceMark);
+  data.tokens = {"a", space, space + space, "?"};
+  data.merges = {{space, space}};
+  data.normalizer = {{NormalizerStep::Kind::replace, " ", space}};
+  EXPECT_EQ(Tokenizer(data).encode("a x a", false), (Ids{0, 2, 0}));
+  data.missing_id = 3;
+  EXPECT_EQ(Tokenizer(data).encode("a x a", false), (Ids{0, 1, 3, 1, 0}));
+}
+
 // A text that streams is the one that is decoded at once, at its beginning and within another.
 TEST(TextVocabulary, StreamsAsItDecodes) {
   const Json expected = golden_ids();

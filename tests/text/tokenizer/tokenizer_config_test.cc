@@ -152,6 +152,32 @@ TEST_F(TokenizerDirectory, MakesNamedTokensSpecial) {
   expect_error(ErrorKind::model, "tokenizer_config.json: ", [&] { read(); });
 }
 
+TEST_F(TokenizerDirectory, KnowsTokensByTheirNames) {
+  using Names = std::map<std::string, int32_t>;
+  EXPECT_EQ(read().named_tokens, Names{});
+  const auto named = [&](const std::string& config) {
+    write("tokenizer_config.json", config);
+    return read().named_tokens;
+  };
+  EXPECT_EQ(named(R"({"eos_token": "<|im_end|>", "add_bos_token": false, "boi": "he"})"), Names{});
+  // Members of the object need no ending.
+  EXPECT_EQ(named(R"({"sep_token": "<sep>", "image_token": "<|im_start|>", "mask_token": null,
+      "extra_special_tokens": {"boi": "<|im_end|>", "eot_token": {"content": "<|endoftext|>"}}})"),
+            (Names{{"boi", kEnd},
+                   {"eot_token", kEndOfText},
+                   {"image_token", kStart},
+                   {"sep_token", kCount}}));
+  const TokenizerData data = read();
+  write("tokenizer.json", to_tokenizer_json(data));
+  EXPECT_EQ(named(to_tokenizer_config_json(data)), data.named_tokens);
+  // They go before the keys beside the object.
+  EXPECT_EQ(named(R"({"eos_token": "<|im_end|>", "image_token": "he",
+      "extra_special_tokens": {"eos_token": "<|im_start|>", "image_token": "<|endoftext|>"}})"),
+            (Names{{"image_token", kEndOfText}}));
+  EXPECT_EQ(read().eos, kStart);
+  EXPECT_FALSE(Tokenizer(read()).find_special("he").has_value());
+}
+
 TEST_F(TokenizerDirectory, ReadsWhatOlderProgramsWrote) {
   write("special_tokens_map.json", R"({"eos_token": )" + described("<|endoftext|>") +
                                        R"(, "pad_token": "<y>",
@@ -166,7 +192,10 @@ TEST_F(TokenizerDirectory, ReadsWhatOlderProgramsWrote) {
   EXPECT_EQ(encode("<y><x><w>"), (Ids{kCount, kCount + 1, kCount + 2}));
   TokenizerData data = read();
   EXPECT_EQ(data.kinds[kCount], TokenKind::special);
-  EXPECT_EQ(data.kinds[kCount + 1], TokenKind::special);
+  // The map's list is not taken beside the configuration's.
+  EXPECT_EQ(std::ssize(data.tokens), kCount + 4);
+  EXPECT_EQ(data.tokens.back(), "<z>");
+  EXPECT_EQ(data.kinds[kCount + 1], TokenKind::added);
   EXPECT_EQ(data.kinds[kCount + 2], TokenKind::added);
   EXPECT_EQ(data.kinds[kEnd], TokenKind::special);  // as tokenizer.json has it
   // With added_tokens_decoder neither of the two counts.
@@ -185,6 +214,32 @@ TEST_F(TokenizerDirectory, ReadsWhatOlderProgramsWrote) {
   expect_error(ErrorKind::model, "added_tokens.json: \"600\" is not an integer", [&] { read(); });
   write("special_tokens_map.json", "[]");
   expect_error(ErrorKind::model, "special_tokens_map.json: an object", [&] { read(); });
+}
+
+TEST_F(TokenizerDirectory, TakesOneOfTwoLists) {
+  const auto added = [&](const std::string& config, const std::string& map) {
+    write("tokenizer_config.json", config);
+    write("special_tokens_map.json", map);
+    const TokenizerData data = read();
+    return std::vector<std::string>(data.tokens.begin() + kCount, data.tokens.end());
+  };
+  using Added = std::vector<std::string>;
+  const std::string older = R"({"additional_special_tokens": ["<z>"]})";
+  const std::string newer = R"({"extra_special_tokens": ["<z>"]})";
+  const std::string other = R"({"additional_special_tokens": ["<x>"]})";
+  EXPECT_EQ(added(older, other), Added{"<z>"});
+  EXPECT_EQ(added(newer, other), Added{"<z>"});
+  EXPECT_EQ(added("{}", other), Added{"<x>"});
+  // Only lists of the new name are joined, each token once.
+  const std::string more = R"({"extra_special_tokens": ["<x>", "<z>"]})";
+  EXPECT_EQ(added(older, more), (Added{"<z>", "<x>"}));
+  EXPECT_EQ(added(newer, more), (Added{"<z>", "<x>"}));
+  // A token of the model's own stays the configuration's, too.
+  EXPECT_EQ(added(R"({"image_token": "he", "sep_token": "<|im_start|>"})",
+                  R"({"image_token": "<|im_end|>", "sep_token": "<|im_end|>"})"),
+            Added{});
+  EXPECT_NE(read().named_tokens["image_token"], kEnd);
+  EXPECT_EQ(read().named_tokens["sep_token"], kEnd);
 }
 
 TEST_F(TokenizerDirectory, SaysWhatIsNoTokenAndNoTemplate) {

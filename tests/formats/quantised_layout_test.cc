@@ -157,7 +157,7 @@ TEST_F(QuantisedLayoutTest, ReadsTheFormatByEitherName) {
   const SafetensorsSource source(golden("gptq_2_v2"));
   const std::vector<float> expected = values_of(*source.find("a.weight"), *make_test_ops());
   for (const char* setting : {"\"format\": \"gptq_v2\"", "\"format\": \"GPTQ_V2\"",
-                              "\"checkpoint_format\": \"gptq_v2\", \"format\": \"gptq\""}) {
+                              "\"checkpoint_format\": \"gptq_v2\", \"format\": \"GPTQ_V2\""}) {
     change_config("gptq_2_v2", "\"checkpoint_format\": \"gptq_v2\"", setting);
     EXPECT_TRUE(same_bits(loaded(), expected)) << setting;
   }
@@ -165,6 +165,22 @@ TEST_F(QuantisedLayoutTest, ReadsTheFormatByEitherName) {
   EXPECT_FALSE(loaded().empty());
   EXPECT_TRUE(mentions(refused_config("awq", "\"version\": \"gemm\"", "\"format\": \"gemv\""),
                        "version gemv"));
+}
+
+// GPTQModel takes `format`, transformers the older name: zeros would differ by one.
+TEST_F(QuantisedLayoutTest, RefusesTwoFormats) {
+  for (const auto& [newer, older] : {std::pair("gptq_v2", "gptq"), {"gptq", "gptq_v2"}}) {
+    EXPECT_TRUE(mentions(
+        refused_config(
+            "gptq_2_v2", "\"checkpoint_format\": \"gptq_v2\"",
+            fmt::format("\"checkpoint_format\": \"{}\", \"format\": \"{}\"", older, newer)),
+        fmt::format("format is {}, but checkpoint_format is {}", newer, older)));
+  }
+  EXPECT_TRUE(mentions(
+      refused_config("awq", "\"version\": \"gemm\"", "\"version\": \"gemm\", \"format\": \"gemv\""),
+      "format is gemv, but version is gemm"));
+  change_config("awq", "\"version\": \"gemm\"", "\"version\": \"GEMM\", \"format\": \"gemm\"");
+  EXPECT_FALSE(loaded().empty());
 }
 
 TEST_F(QuantisedLayoutTest, RefusesFloatsAndBytesItCannotRead) {

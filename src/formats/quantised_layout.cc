@@ -129,6 +129,17 @@ std::optional<std::string> marked_layer(const QuantisedLayout& layout, std::stri
   return std::string(tensor.substr(0, tensor.size() - layout.marker.size()));
 }
 
+void check_configured(const QuantisedLayout& layout, const QuantizationConfig& config,
+                      const std::string& tensor) {
+  if (layout.needs_no_config || !config.method.empty()) return;
+  throw Error(
+      ErrorKind::model,
+      fmt::format("tensor {} is of a quantised weight, and nothing says how it is to be read",
+                  tensor),
+      "quantization_config is missing from config.json: take it from where the weights "
+      "are from");
+}
+
 std::string quantised_layouts_text() {
   std::string text;
   for (const QuantisedLayout& layout : quantised_layouts()) {

@@ -106,6 +106,10 @@ std::span<const QuantisedLayout> quantised_layouts();
 // The layer to which a tensor belongs, if it is the marker of this layout.
 std::optional<std::string> marked_layer(const QuantisedLayout& layout, std::string_view tensor);
 
+// Throws Error(model) where the layout of that tensor needs a configuration and there is none.
+void check_configured(const QuantisedLayout& layout, const QuantizationConfig& config,
+                      const std::string& tensor);
+
 // The supported layouts, for messages.
 std::string quantised_layouts_text();
 // Throws Error(model) when no layout has that quant_method.

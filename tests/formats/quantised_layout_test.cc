@@ -5,6 +5,7 @@
 
 #include "tests/formats/quantised_layouts.h"
 #include "tests/quant/decode.h"
+#include "tests/support/errors.h"
 
 namespace jackscrew {
 namespace {
@@ -180,6 +181,23 @@ TEST_F(QuantisedLayoutTest, RefusesTwoFormats) {
       refused_config("awq", "\"version\": \"gemm\"", "\"version\": \"gemm\", \"format\": \"gemv\""),
       "format is gemv, but version is gemm"));
   change_config("awq", "\"version\": \"gemm\"", "\"version\": \"GEMM\", \"format\": \"gemm\"");
+  EXPECT_FALSE(loaded().empty());
+}
+
+TEST_F(QuantisedLayoutTest, AsksForTheConfigurationThatIsMissing) {
+  for (const auto& [name, marker] : {std::pair("gptq_4", "a.qweight"),
+                                     {"awq", "a.qweight"},
+                                     {"fp8_inverse", "a.weight_scale_inv"}}) {
+    write(entries(name));
+    put("config.json", "{}");
+    const SafetensorsSource source(directory_);
+    EXPECT_EQ(source.names(), std::vector<std::string>{"a.weight"});
+    const std::string error = error_of(ErrorKind::model, [&] { source.find("a.weight"); });
+    EXPECT_TRUE(mentions(error, fmt::format("tensor {} is of a quantised weight", marker)));
+    EXPECT_TRUE(mentions(hint_of(error), "quantization_config is missing from config.json"));
+  }
+  put("config.json", "{}");
+  write(entries("packed_4"));  // whose tensors say it
   EXPECT_FALSE(loaded().empty());
 }
 

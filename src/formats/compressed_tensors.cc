@@ -401,7 +401,8 @@ QuantisedLayout byte_quantized_layout() {
           .marker = kScale,
           .parts = kByteParts,
           .needs_no_config = true,
-          .read = read_bytes};
+          .read = read_bytes,
+          .other_method = "fp8"};  // AutoFP8's files
 }
 
 }  // namespace jackscrew

@@ -131,7 +131,18 @@ std::optional<std::string> marked_layer(const QuantisedLayout& layout, std::stri
 
 void check_configured(const QuantisedLayout& layout, const QuantizationConfig& config,
                       const std::string& tensor) {
-  if (layout.needs_no_config || !config.method.empty()) return;
+  if (!config.method.empty()) {
+    // A configuration without a name says nothing against the tensors.
+    const std::string named = quantization_method(JsonFields(*config.fields, config.where));
+    const bool is_meant = named.empty() || named == layout.method ||
+                          (layout.other_method != nullptr && named == layout.other_method);
+    if (is_meant) return;
+    throw Error(ErrorKind::model,
+                fmt::format("{}: quant_method is {}, but tensor {} is of {}", config.where, named,
+                            tensor, layout.method),
+                "config.json, or the weights, are those of another model");
+  }
+  if (layout.needs_no_config) return;
   throw Error(
       ErrorKind::model,
       fmt::format("tensor {} is of a quantised weight, and nothing says how it is to be read",

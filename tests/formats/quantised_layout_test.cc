@@ -201,6 +201,29 @@ TEST_F(QuantisedLayoutTest, AsksForTheConfigurationThatIsMissing) {
   EXPECT_FALSE(loaded().empty());
 }
 
+TEST_F(QuantisedLayoutTest, RefusesTensorsOfAnotherMethod) {
+  const auto with_method = [&](const char* name, const char* method) {
+    write(entries(name));
+    put("config.json",
+        fmt::format(R"({{"quantization_config": {{"quant_method": "{}", "bits": 4}}}})", method));
+  };
+  const struct {
+    const char *name, *method, *message;
+  } kCases[] = {
+      {"packed_4", "gptq", "quant_method is gptq, but tensor a.weight_packed is of compressed"},
+      {"fp4", "gptq", "but tensor a.weight.quant_state.bitsandbytes__fp4 is of bitsandbytes"},
+      {"exl2", "awq", "quant_method is awq, but tensor a.q_weight is of exl2"},
+      {"int", "bitsandbytes", "but tensor a.weight_scale is of compressed-tensors"}};
+  for (const auto& expected : kCases) {
+    with_method(expected.name, expected.method);
+    EXPECT_TRUE(mentions(load_error(), expected.message)) << expected.name;
+  }
+  with_method("fp8_rows", "fp8");
+  EXPECT_FALSE(loaded().empty());
+  put("config.json", R"({"quantization_config": {"bits": 4}})");  // names none
+  EXPECT_FALSE(loaded().empty());
+}
+
 TEST_F(QuantisedLayoutTest, RefusesFloatsAndBytesItCannotRead) {
   const auto with_scale = [&](const char* name, const char* suffix, auto value) {
     return refused(name, [&](auto& all) { set(part(all, suffix), 0, value); });

@@ -73,8 +73,8 @@ class GroupRounding {
     std::array<f16, kTriedScales> scale_max;
     for (size_t i = 0; i < scale_max.size(); ++i) {
       const float reaching = absmax / (-0.5f - lowest) * kScaleShares[i];
-      // f16 must hold the value of every code, as readers check. The negation also catches
-      // infinity.
+      // f16 must hold the scale times any code, more than what readers ask for. The negation also
+      // catches infinity.
       if (!(reaching * (-2.0f * lowest - 1.0f) <= kLargestF16)) fail_beyond_f16(weight_, "EXL2");
       scale_max[i] = to_f16(std::max(reaching, kLeastScaleMax));
       tile.scale_max_256th[i] = to_float(to_f16(to_float(scale_max[i]) * 0x1p-8f));

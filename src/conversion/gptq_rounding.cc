@@ -8,6 +8,7 @@
 #include "conversion/for_rows.h"
 #include "conversion/gptq_row.h"
 #include "conversion/value_checks.h"
+#include "quant/packed_source.h"
 
 namespace jackscrew {
 
@@ -16,9 +17,10 @@ namespace {
 constexpr int64_t kLeastGroup = 16, kLargestGroup = 1024;
 
 void check_f16_range(const WeightSpec& weight, const GptqMatrix& matrix, const GptqLayout& layout) {
-  const float reach = static_cast<float>(1 << layout.bits);
-  for (const f16 scale : matrix.scales) {
-    if (to_float(scale) * reach > kLargestF16) fail_beyond_f16(weight, "GPTQ");
+  for (size_t i = 0; i < matrix.scales.size(); ++i) {
+    const float scale = to_float(matrix.scales[i]);
+    if (has_finite_values(PackedScale::f16, scale, layout.bits, matrix.zeros[i])) continue;
+    fail_beyond_f16(weight, "GPTQ");
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <vector>
 
 #include "base/error.h"
@@ -32,7 +33,10 @@ struct WeightSettings {
   int64_t group_size = 0;                // columns that do; 0: not given
   int64_t bits = 0;                      // of a code; 0: not given
   bool has_zeros = false;                // `symmetric` is false
+  bool is_symmetric = false;             // it is given, and true
   bool has_order = false;                // `actorder` asks for a g_idx
+  bool is_in_order = false;              // it is given, and does not
+  std::string strategy;                  // what shares a scale; empty: not given
 };
 
 void refuse_transforms(const JsonFields& config) {
@@ -45,6 +49,32 @@ void refuse_transforms(const JsonFields& config) {
                           "the model runs, which is not done",
                           config.where()),
               "quantise the model without transforms");
+}
+
+// Refuses formats of sparse weights, of which the tensors that are read here know nothing.
+void refuse_sparsity(const JsonFields& config) {
+  const auto refuse = [&](const JsonFields& fields) {
+    const std::string format = lower_case(fields.text("format", ""));
+    constexpr std::array kSparse = {"marlin-24", "sparse-bitmask", "sparse-24-bitmask"};
+    if (std::ranges::find(kSparse, format) == kSparse.end()) return;
+    throw Error(ErrorKind::model, fmt::format("{}: format {} is not read", fields.where(), format),
+                "read are pack-quantized, int-quantized and float-quantized");
+  };
+  refuse(config);
+  const nlohmann::json* sparsity = config.find("sparsity_config");
+  if (sparsity == nullptr) return;
+  const JsonFields fields(*sparsity, config.where() + ": sparsity_config");
+  const nlohmann::json* targets = fields.find("targets");
+  const bool is_of_none = targets != nullptr && targets->is_array() && targets->empty();
+  if (!is_of_none) refuse(fields);
+}
+
+// Whether an `actorder` has the groups of columns in a g_idx. The first files say true for "group".
+bool orders_columns(const nlohmann::json* order) {
+  if (order == nullptr) return false;
+  if (order->is_boolean()) return order->get<bool>();
+  const std::string name = order->is_string() ? lower_case(order->get<std::string>()) : "";
+  return name == "group" || name == "dynamic";
 }
 
 // What all agree on who give a value; Value() where they do not, or nobody does.
@@ -77,11 +107,13 @@ WeightSettings weight_settings(const QuantizationConfig& config) {
   if (config.fields == nullptr) return {};
   const JsonFields fields(*config.fields, config.where);
   refuse_transforms(fields);
+  refuse_sparsity(fields);
   const nlohmann::json* groups = fields.find("config_groups");
   if (groups == nullptr || !groups->is_object()) return {};
   std::vector<std::vector<int64_t>> blocks;
   std::vector<int64_t> sizes, bits;
-  std::vector<bool> zeros, orders;  // whether there are any
+  std::vector<bool> with_zeros, symmetric, ordered, in_order;
+  std::vector<std::string> strategies;
   for (const auto& [name, group] : groups->items()) {
     const std::string where = fmt::format("{}: config_groups: {}", config.where, name);
     const nlohmann::json* weights = JsonFields(group, where).find("weights");
@@ -93,11 +125,20 @@ WeightSettings weight_settings(const QuantizationConfig& config) {
     const int64_t size = of.integer("group_size", is_of_row ? block[1] : 0);  // -1: a whole row
     if (size > 0) sizes.push_back(size);
     bits.push_back(of.integer("num_bits", 0));
-    zeros.push_back(!of.boolean("symmetric", true));
-    const nlohmann::json* order = of.find("actorder");
-    orders.push_back(order != nullptr && (*order == "group" || *order == "dynamic"));
+    with_zeros.push_back(!of.boolean("symmetric", true));
+    symmetric.push_back(of.boolean("symmetric", false));
+    ordered.push_back(orders_columns(of.find("actorder")));
+    in_order.push_back(of.contains("actorder") && !ordered.back());  // also where it is null
+    strategies.push_back(lower_case(of.text("strategy", "")));
   }
-  return {agreed(blocks), agreed(sizes), agreed(bits), agreed(zeros), agreed(orders)};
+  return {.block_structure = agreed(blocks),
+          .group_size = agreed(sizes),
+          .bits = agreed(bits),
+          .has_zeros = agreed(with_zeros),
+          .is_symmetric = agreed(symmetric),
+          .has_order = agreed(ordered),
+          .is_in_order = agreed(in_order),
+          .strategy = agreed(strategies)};
 }
 
 // The number of groups in a row of `cols` columns, from the shape of the scales.
@@ -110,6 +151,19 @@ int64_t group_count(const LayerTensors& tensors, int64_t rows, int64_t cols) {
          scale.name, shape_text(scale.shape), rows, tensors.layer());
   }
   return scale.shape[1];
+}
+
+// Refuses scales that are not of what `strategy` says.
+void expect_strategy(const LayerTensors& tensors, const WeightSettings& settings, int64_t cols) {
+  const SafetensorsEntry& scale = tensors.get(kScale);
+  const int64_t groups = scale.shape.size() == 2 ? scale.shape[1] : 1;
+  const bool is_of_rows = settings.strategy == "channel" || settings.strategy == "tensor";
+  const bool is_of_groups =
+      settings.strategy == "group" && settings.group_size > 0 && settings.group_size < cols;
+  if (groups > 1 ? !is_of_rows : !is_of_groups) return;
+  fail(ErrorKind::model, "strategy is {}, but tensor {} of shape {} has scales of {}",
+       settings.strategy, scale.name, shape_text(scale.shape),
+       groups > 1 ? "groups of columns" : "whole rows");
 }
 
 // The sizes of `groups` equal groups, of which the last may be shorter where the size is given.
@@ -178,6 +232,21 @@ void expect_parts(const LayerTensors& tensors, const WeightSettings& settings) {
   expect_part(tensors, kGroups, settings.has_order, "actorder orders columns by group");
 }
 
+using ReadZeros = std::function<void(int64_t row, uint8_t* zeros)>;
+
+// Zeros as the configuration has them: where that is symmetric, any but the middle is refused.
+ReadZeros checked_zeros(const LayerTensors& tensors, const WeightSettings& settings, int64_t groups,
+                        int64_t bits, ReadZeros read) {
+  if (!settings.is_symmetric) return read;
+  return [=, name = tensors.name(kZero), read = std::move(read)](int64_t row, uint8_t* zeros) {
+    read(row, zeros);
+    const auto middle = static_cast<uint8_t>(1 << (bits - 1));
+    if (std::all_of(zeros, zeros + groups, [&](uint8_t zero) { return zero == middle; })) return;
+    fail(ErrorKind::model, "symmetric is true, but tensor {} has other zeros than the middle",
+         name);
+  };
+}
+
 // The group of each column; none where columns are in the order of their groups. In a model that
 // was not calibrated all are -1, which stands for none.
 std::vector<int32_t> groups_of_columns(const LayerTensors& tensors, int64_t cols) {
@@ -191,9 +260,15 @@ std::vector<int32_t> groups_of_columns(const LayerTensors& tensors, int64_t cols
 GroupOrder group_order(const LayerTensors& tensors, int64_t cols, int64_t groups,
                        const WeightSettings& settings) {
   const std::vector<int32_t> group_of = groups_of_columns(tensors, cols);
-  if (!group_of.empty()) return order_by_group(group_of, groups, tensors.name(kGroups));
   GroupOrder order;
-  order.sizes = equal_sizes(cols, groups, settings, tensors.name(kScale));
+  if (!group_of.empty()) order = order_by_group(group_of, groups, tensors.name(kGroups));
+  if (!group_of.empty() && !settings.is_in_order) return order;
+  std::vector<int64_t> sizes = equal_sizes(cols, groups, settings, tensors.name(kScale));
+  if (!group_of.empty() && (!order.columns.empty() || order.sizes != sizes)) {
+    fail(ErrorKind::model, "actorder has columns in their own order, but tensor {} in another",
+         tensors.name(kGroups));
+  }
+  order.sizes = std::move(sizes);
   return order;
 }
 
@@ -214,6 +289,7 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig& 
                 "read are codes of 2 to 6 and 8 bits, as a stream or whole in each word");
   }
   const int64_t groups = group_count(tensors, rows, cols);
+  expect_strategy(tensors, settings, cols);
   GroupOrder order = group_order(tensors, cols, groups, settings);
   const ScaleTable scales = read_scales(tensors, kScale, {rows, groups}, groups, 1);
   const bool has_zeros = tensors.find(kZero) != nullptr;
@@ -238,11 +314,12 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig& 
   source.scales = scales.of_row(groups);
   if (has_zeros) {
     const SafetensorsEntry& zeros = tensors.get(kZero, "I32", {packing.words(rows), groups});
-    source.zeros = [=, from = zeros.bytes.data()](int64_t row, uint8_t* to) {
-      for (int64_t g = 0; g < groups; ++g) {
-        to[g] = packing.code(from + g * 4, groups, row);
-      }
-    };
+    source.zeros = checked_zeros(tensors, settings, groups, bits,
+                                 [=, from = zeros.bytes.data()](int64_t row, uint8_t* to) {
+                                   for (int64_t g = 0; g < groups; ++g) {
+                                     to[g] = packing.code(from + g * 4, groups, row);
+                                   }
+                                 });
   }
   StoredTensor out = packed_tensor(std::move(source));
   tensors.set_bytes(out, kPacked, {kScale, kZero, kGroups});
@@ -259,6 +336,7 @@ StoredTensor read_bytes(const LayerTensors& tensors, const QuantizationConfig& c
       fail(ErrorKind::model, "{}: columns of FP8 that are ordered by group are not read",
            tensors.name(kGroups));
     }
+    expect_strategy(tensors, settings, out.shape[1]);
     return out;
   }
   expect_parts(tensors, settings);
@@ -268,6 +346,7 @@ StoredTensor read_bytes(const LayerTensors& tensors, const QuantizationConfig& c
   const std::vector<int64_t>& shape = tensors.get(kScale).shape;
   const bool is_shared = shape == std::vector<int64_t>{1};
   const int64_t groups = is_shared ? 1 : group_count(tensors, rows, cols);
+  expect_strategy(tensors, settings, cols);
   const ScaleTable scales = read_scales(tensors, kScale, shape, is_shared ? 0 : groups, 1);
   const bool has_zeros = tensors.find(kZero) != nullptr;
   // Turns signed bytes into unsigned codes by adding 128.
@@ -293,9 +372,11 @@ StoredTensor read_bytes(const LayerTensors& tensors, const QuantizationConfig& c
   source.scales = scales.of_row(groups);
   if (has_zeros) {
     const SafetensorsEntry& zeros = tensors.get(kZero, "I8", shape);
-    source.zeros = [=, from = zeros.bytes.data()](int64_t row, uint8_t* to) {
-      for (int64_t g = 0; g < groups; ++g) to[g] = moved(from[row * scales.row_stride + g]);
-    };
+    source.zeros = checked_zeros(tensors, settings, groups, 8,
+                                 [=, from = zeros.bytes.data()](int64_t row, uint8_t* to) {
+                                   for (int64_t g = 0; g < groups; ++g)
+                                     to[g] = moved(from[row * scales.row_stride + g]);
+                                 });
   }
   StoredTensor out = packed_tensor(std::move(source));
   tensors.set_bytes(out, kWeight, {kScale, kZero, kGroups});
@@ -320,7 +401,8 @@ QuantisedLayout byte_quantized_layout() {
           .marker = kScale,
           .parts = kByteParts,
           .needs_no_config = true,
-          .read = read_bytes};
+          .read = read_bytes,
+          .other_method = "fp8"};  // AutoFP8's files
 }
 
 }  // namespace jackscrew

@@ -44,6 +44,17 @@ PackedZero zero_type(int64_t bits) {
   return bits == 8 ? PackedZero::eight_bits : PackedZero::four_bits;
 }
 
+// What a configuration says under a name and its newer one, `format`. Programs differ in which of
+// them they take, so both must say the same.
+std::string format_text(const JsonFields& fields, const char* older, const char* usual) {
+  const std::string newer = lower_case(fields.text("format", fields.text(older, usual)));
+  const std::string given = lower_case(fields.text(older, newer));
+  if (given == newer) return given;
+  throw Error(ErrorKind::model,
+              fmt::format("{}: format is {}, but {} is {}", fields.where(), newer, older, given),
+              "remove the one that does not hold for the weights");
+}
+
 struct GptqSettings {
   int64_t bits;
   bool zeros_less_one;
@@ -58,8 +69,7 @@ GptqSettings gptq_settings(const JsonFields& fields) {
                 "read are 2, 3, 4 and 8");
   }
   // transformers 5 and GPTQModel call it `format`.
-  const std::string format =
-      lower_case(fields.text("checkpoint_format", fields.text("format", "gptq")));
+  const std::string format = format_text(fields, "checkpoint_format", "gptq");
   if (format != "gptq" && format != "gptq_v2") {
     throw Error(ErrorKind::model, fmt::format("{}: checkpoint_format {}", fields.where(), format),
                 "read are gptq and gptq_v2");
@@ -146,7 +156,7 @@ StoredTensor read_gptq(const LayerTensors& tensors, const QuantizationConfig& co
 void check_awq_settings(const JsonFields& fields) {
   const int64_t bits = fields.integer("bits", kAwqBits);
   // transformers 5 calls it `format`.
-  const std::string version = lower_case(fields.text("version", fields.text("format", "gemm")));
+  const std::string version = format_text(fields, "version", "gemm");
   if (bits == kAwqBits && version == "gemm") return;
   throw Error(ErrorKind::model,
               fmt::format("{}: AWQ in {} bits, version {}", fields.where(), bits, version),

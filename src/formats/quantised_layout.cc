@@ -129,6 +129,28 @@ std::optional<std::string> marked_layer(const QuantisedLayout& layout, std::stri
   return std::string(tensor.substr(0, tensor.size() - layout.marker.size()));
 }
 
+void check_configured(const QuantisedLayout& layout, const QuantizationConfig& config,
+                      const std::string& tensor) {
+  if (!config.method.empty()) {
+    // A configuration without a name says nothing against the tensors.
+    const std::string named = quantization_method(JsonFields(*config.fields, config.where));
+    const bool is_meant = named.empty() || named == layout.method ||
+                          (layout.other_method != nullptr && named == layout.other_method);
+    if (is_meant) return;
+    throw Error(ErrorKind::model,
+                fmt::format("{}: quant_method is {}, but tensor {} is of {}", config.where, named,
+                            tensor, layout.method),
+                "config.json, or the weights, are those of another model");
+  }
+  if (layout.needs_no_config) return;
+  throw Error(
+      ErrorKind::model,
+      fmt::format("tensor {} is of a quantised weight, and nothing says how it is to be read",
+                  tensor),
+      "quantization_config is missing from config.json: take it from where the weights "
+      "are from");
+}
+
 std::string quantised_layouts_text() {
   std::string text;
   for (const QuantisedLayout& layout : quantised_layouts()) {

@@ -96,6 +96,8 @@ struct QuantisedLayout {
   StoredTensor (*read)(const LayerTensors& tensors, const QuantizationConfig& config);
   // The suffix of the weight's own name.
   std::string_view weight = ".weight";
+  // Another quant_method that files with such tensors may name; null: none.
+  const char* other_method = nullptr;
   // Whether its program rounds the head of a tied model apart from the embedding, and leaves
   // tie_word_embeddings true.
   bool rounds_tied_head = false;
@@ -105,6 +107,11 @@ std::span<const QuantisedLayout> quantised_layouts();
 
 // The layer to which a tensor belongs, if it is the marker of this layout.
 std::optional<std::string> marked_layer(const QuantisedLayout& layout, std::string_view tensor);
+
+// Throws Error(model) where the layout of that tensor needs a configuration and there is none, or
+// where there is one that names another method.
+void check_configured(const QuantisedLayout& layout, const QuantizationConfig& config,
+                      const std::string& tensor);
 
 // The supported layouts, for messages.
 std::string quantised_layouts_text();

@@ -349,7 +349,8 @@ void SafetensorsSource::join_quantised(const fs::path& directory) {
     return found == slots_.end() ? nullptr : found->second.entry;
   };
   for (const QuantisedLayout& layout : quantised_layouts()) {
-    if (!layout.needs_no_config && config.method != layout.method) continue;
+    const bool is_of_another = !config.method.empty() && config.method != layout.method;
+    if (!layout.needs_no_config && is_of_another) continue;
     std::vector<std::string> layers;
     for (const auto& [name, slot] : slots_) {
       if (const auto layer = marked_layer(layout, name)) layers.push_back(*layer);
@@ -359,6 +360,7 @@ void SafetensorsSource::join_quantised(const fs::path& directory) {
       Slot joined;
       joined.file = slots_.find(tensors.name(layout.marker))->second.file;
       try {
+        check_configured(layout, config, tensors.name(layout.marker));
         joined.tensor = layout.read(tensors, config);
       } catch (const Error& error) {
         joined.problem = error;

@@ -49,15 +49,19 @@ float element_at(const uint8_t* bytes, size_t index) {
   return to_float(element);
 }
 
-void check_scale(const PackedSource& source, float scale, int64_t bits, int64_t row) {
-  // A zero may have more bits than the codes.
-  const int64_t zero_bits = source.layout.zero == PackedZero::middle      ? bits
-                            : source.layout.zero == PackedZero::four_bits ? 4
-                                                                          : 8;
-  const auto most = static_cast<float>((1 << std::max(bits, zero_bits)) - 1);
-  if (std::abs(scale) * most < value_limit(source.layout.scale)) return;
+// Refuses a scale that takes a code beside that zero to no finite value.
+void check_scale(const PackedSource& source, float scale, int64_t bits, int64_t zero, int64_t row) {
+  if (has_finite_values(source.layout.scale, scale, bits, zero)) return;
   fail(ErrorKind::model, "{}: a scale of row {} is {}: its values are not finite", source.name, row,
        scale);
+}
+
+// The zeros of a row, one for each group.
+void read_zeros(const PackedSource& source, int64_t row, std::vector<uint8_t>& zeros) {
+  if (source.layout.zero != PackedZero::middle) return source.zeros(row, zeros.data());
+  for (size_t g = 0; g < zeros.size(); ++g) {
+    zeros[g] = static_cast<uint8_t>(1 << (source.layout.groups[g].bits - 1));
+  }
 }
 
 // Two to a byte.
@@ -112,28 +116,28 @@ void write_codes(const PackedSource& source, int64_t rows, int threads, PartWrit
 }
 
 void write_scales(const PackedSource& source, int64_t rows, PartWriter& writer) {
-  const size_t groups = source.layout.groups.size();
+  const std::vector<PackedGroup>& groups = source.layout.groups;
   const PackedScale type = source.layout.scale;
-  if (type == PackedScale::squared) {
-    for (size_t g = 0; g < groups; ++g) {
-      check_scale(source, 256.0f * to_float(f16{source.scale_max[g]}), source.layout.groups[g].bits,
-                  0);
-    }
-    std::vector<uint8_t> codes(groups);
-    write_rows(writer, rows, static_cast<int64_t>((groups + 1) / 2), [&](int64_t row, uint8_t* to) {
-      source.scales(row, codes.data());
-      put_nibbles_low_first(codes, to);
-    });
-    writer.write_part(source.scale_max);
-    return;
-  }
-  const size_t row_bytes = groups * (type == PackedScale::f32 ? sizeof(float) : sizeof(f16));
+  const bool is_squared = type == PackedScale::squared;
+  const size_t row_bytes =
+      is_squared ? (groups.size() + 1) / 2
+                 : groups.size() * (type == PackedScale::f32 ? sizeof(float) : sizeof(f16));
+  std::vector<uint8_t> codes(groups.size()), zeros(groups.size());
+  // As decoders compute it.
+  const auto squared = [&](size_t g) {
+    const auto root = static_cast<float>(codes[g] + 1);
+    return to_float(to_f16(root * root * to_float(f16{source.scale_max[g]})));
+  };
   write_rows(writer, rows, static_cast<int64_t>(row_bytes), [&](int64_t row, uint8_t* to) {
-    source.scales(row, to);
-    for (size_t g = 0; g < groups; ++g) {
-      check_scale(source, scale_at(type, to, g), source.layout.groups[g].bits, row);
+    source.scales(row, is_squared ? codes.data() : to);
+    if (is_squared) put_nibbles_low_first(codes, to);
+    read_zeros(source, row, zeros);
+    for (size_t g = 0; g < groups.size(); ++g) {
+      check_scale(source, is_squared ? squared(g) : scale_at(type, to, g), groups[g].bits, zeros[g],
+                  row);
     }
   });
+  if (is_squared) writer.write_part(source.scale_max);
 }
 
 void write_zeros(const PackedSource& source, int64_t rows, PartWriter& writer) {
@@ -150,6 +154,12 @@ void write_zeros(const PackedSource& source, int64_t rows, PartWriter& writer) {
 }
 
 }  // namespace
+
+bool has_finite_values(PackedScale type, float scale, int64_t bits, int64_t zero) {
+  const int64_t last = (int64_t{1} << bits) - 1;
+  const auto farthest = static_cast<float>(std::max(zero, last - zero));
+  return std::abs(scale) * farthest < value_limit(type);  // false for a NaN, too
+}
 
 float scale_at(PackedScale type, const uint8_t* scales, size_t index) {
   if (type == PackedScale::f32) return element_at<float>(scales, index);

@@ -33,8 +33,12 @@ struct PackedSource {
 };
 
 // The tensor without its file's bytes, which the caller adds. Scales are checked on the way: one
-// that is not finite, or that takes a value beyond value_limit(), is Error(model) of transcode().
+// that does not pass has_finite_values() with the zero of its row is Error(model) of transcode().
 StoredTensor packed_tensor(PackedSource source);
+
+// Whether scale * (code - zero) is below value_limit() for every code of `bits` bits. Writers ask,
+// too, so that they write no file that readers refuse.
+bool has_finite_values(PackedScale type, float scale, int64_t bits, int64_t zero);
 
 // Scale `index` of scales in any type but `squared`, which need not be aligned.
 float scale_at(PackedScale type, const uint8_t* scales, size_t index);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "conversion/column_order.h"
 #include "formats/hf_config.h"
@@ -178,20 +179,56 @@ TEST(GptqRounding, SameBitsWithAnyThreads) {
   EXPECT_EQ(one.values(), three.values());
 }
 
+// What the reader finds in the file of a rounded layer.
+std::vector<float> values_in_file(GptqLayer& layer, const GptqLayout& layout,
+                                  const GptqMatrix& matrix) {
+  const TemporaryDirectory directory("jackscrew_gptq_writer");
+  QuantisedModelWriter writer(
+      directory.path(), {{layer.spec, nullptr}},
+      [&](const WeightSpec& weight) { return gptq_specs(weight, layout); }, int64_t{1} << 30);
+  writer.write_coded(gptq_tensors(layer.spec, layout, matrix));
+  writer.close();
+  directory.file("config.json",
+                 add_quantization_config("{}", gptq_quantization_config(layout, 0.01)));
+  return stored_values(layer, directory.path());
+}
+
 TEST(GptqRounding, FilesAreReadAsTheSameValues) {
   for (const GptqLayout& layout : kLayouts) {
     SCOPED_TRACE(fmt::format("{} bits, groups of {}", layout.bits, layout.group_size));
     GptqLayer layer(32, 288);
     const GptqMatrix matrix = layer.round(layout);
-    const TemporaryDirectory directory("jackscrew_gptq_writer");
-    QuantisedModelWriter writer(
-        directory.path(), {{layer.spec, nullptr}},
-        [&](const WeightSpec& weight) { return gptq_specs(weight, layout); }, int64_t{1} << 30);
-    writer.write_coded(gptq_tensors(layer.spec, layout, matrix));
-    writer.close();
-    directory.file("config.json",
-                   add_quantization_config("{}", gptq_quantization_config(layout, 0.01)));
-    EXPECT_EQ(stored_values(layer, directory.path()), layer.values());
+    EXPECT_EQ(values_in_file(layer, layout, matrix), layer.values());
+  }
+}
+
+// Whatever is not refused can be read, up to the largest weight.
+TEST(GptqRounding, FilesAtTheLimitAreRead) {
+  for (const int64_t bits : {2, 3, 4, 8}) {
+    for (const bool symmetric : {true, false}) {
+      for (const float sign : {1.0f, -1.0f}) {
+        SCOPED_TRACE(fmt::format("{} bits, symmetric {}, sign {}", bits, symmetric, sign));
+        const GptqLayout layout{.bits = bits, .group_size = 32, .symmetric = symmetric};
+        float accepted = 9000.0f, refused = 3e5f;
+        for (int step = 0; step < 16; ++step) {
+          const float size = step == 0 ? accepted : 0.5f * (accepted + refused);
+          GptqLayer layer(32, 64);
+          layer.w.view().data<float>()[5] = sign * size;
+          std::optional<GptqMatrix> matrix;
+          try {
+            matrix = layer.round(layout, false);
+          } catch (const Error& error) {
+            ASSERT_EQ(error.kind(), ErrorKind::model) << error.what();
+          }
+          (matrix ? accepted : refused) = size;
+          if (matrix) {
+            ASSERT_EQ(values_in_file(layer, layout, *matrix), layer.values()) << size;
+          }
+        }
+        EXPECT_GT(accepted, 9000.0f);
+        EXPECT_LT(refused, 3e5f);
+      }
+    }
   }
 }
 

@@ -84,6 +84,87 @@ TEST_F(CompressedTensors, AreHeldToTheirConfiguration) {
   EXPECT_TRUE(same_bits(loaded(), values_of(*blocks.find("a.weight"), *make_test_ops())));
 }
 
+// The opposite as well: what the tensors have and config_groups deny.
+TEST_F(CompressedTensors, HaveNothingThatTheirConfigurationDenies) {
+  const auto put_weights = [&](const std::string& fields, const std::string& more = "") {
+    put("config.json", fmt::format(R"({{"quantization_config": {{"quant_method":
+        "compressed-tensors", {}"config_groups": {{"g": {{"weights": {{{}}}}}}}}}}})",
+                                   more, fields));
+  };
+  const auto refused_with = [&](const std::string& fields, const std::string& more = "") {
+    put_weights(fields, more);
+    return load_error();
+  };
+  const auto expect_read = [&](const std::string& fields, const std::string& more = "") {
+    put_weights(fields, more);
+    EXPECT_FALSE(loaded().empty()) << fields << more;
+  };
+  // Four groups, zeros and an order.
+  std::vector<Entry> all = entries("packed_4_order");
+  write(all);
+  const std::vector<float> expected = [&] {
+    put_weights(R"("symmetric": false, "actorder": "group")");
+    return loaded();
+  }();
+  EXPECT_TRUE(mentions(refused_with(R"("symmetric": true, "actorder": "group")"),
+                       "symmetric is true, but tensor a.weight_zero_point has other zeros"));
+  for (const char* order : {"null", "false", "\"weight\"", "\"static\""}) {
+    EXPECT_TRUE(mentions(refused_with(fmt::format(R"("actorder": {})", order)),
+                         "actorder has columns in their own order, but tensor a.weight_g_idx"))
+        << order;
+  }
+  for (const char* order : {"true", "\"GROUP\"", "\"dynamic\""}) {
+    expect_read(fmt::format(R"("actorder": {})", order));
+    EXPECT_TRUE(same_bits(loaded(), expected)) << order;
+  }
+  for (const char* strategy : {"channel", "tensor"}) {
+    EXPECT_TRUE(mentions(refused_with(fmt::format(R"("strategy": "{}")", strategy)),
+                         fmt::format("strategy is {}, but tensor a.weight_scale", strategy)));
+  }
+  expect_read(R"("strategy": "group", "group_size": 24)");
+  // What says nothing else passes: zeros in the middle, columns in order.
+  for (uint8_t& two : part(all, "weight_zero_point").bytes) two = 0x88;
+  Entry& order = part(all, "weight_g_idx");
+  for (size_t k = 0; k < 96; ++k) set(order, k, static_cast<int32_t>(k / 24));
+  write(all);
+  expect_read(R"("symmetric": true, "actorder": null, "strategy": "group", "group_size": 24)");
+  set<int32_t>(order, 23, 1);
+  write(all);
+  EXPECT_TRUE(mentions(refused_with(R"("actorder": null)"), "but tensor a.weight_g_idx"));
+  for (size_t k = 0; k < 96; ++k) set<int32_t>(order, k, -1);
+  write(all);
+  expect_read(R"("symmetric": true, "actorder": "weight")");
+  // Formats of sparse weights, in both places; what others leave there passes.
+  for (const char* format : {"marlin-24", "sparse-24-bitmask", "sparse-bitmask"}) {
+    EXPECT_TRUE(mentions(refused_with("", fmt::format(R"("format": "{}", )", format)),
+                         fmt::format("format {} is not read", format)));
+    EXPECT_TRUE(mentions(
+        refused_with("", fmt::format(R"("sparsity_config": {{"format": "{}"}}, )", format)),
+        fmt::format("sparsity_config: format {} is not read", format)));
+  }
+  expect_read("", R"("format": "pack-quantized", "sparsity_config": {"format": "dense"}, )");
+  expect_read("", R"("sparsity_config": {"format": "sparse-24-bitmask", "targets": []}, )");
+  expect_read("", R"("format": "mixed-precision", "sparsity_config": {}, )");
+  // Bytes, whose middle is 0, and FP8.
+  std::vector<Entry> bytes = entries("int");
+  Entry zero{{"a.weight_zero_point", "I8", {32, 1}}, std::vector<uint8_t>(32)};
+  bytes.push_back(zero);
+  write(bytes);
+  expect_read(R"("symmetric": true, "strategy": "channel")");
+  bytes.back().bytes[31] = 1;
+  write(bytes);
+  expect_read(R"("symmetric": false)");
+  EXPECT_TRUE(mentions(refused_with(R"("symmetric": true)"), "has other zeros than the middle"));
+  EXPECT_TRUE(
+      mentions(refused_with(R"("strategy": "group", "group_size": 32)"),
+               "strategy is group, but tensor a.weight_scale of shape [32, 1] has scales of "
+               "whole rows"));
+  write(entries("fp8_groups"));
+  EXPECT_TRUE(mentions(refused_with(R"("strategy": "channel")"), "scales of groups of columns"));
+  write(entries("fp8_rows"));
+  expect_read(R"("strategy": "channel", "symmetric": true, "actorder": null)");
+}
+
 // Only what all config_groups say counts: with several sizes, a shorter group has none.
 TEST_F(CompressedTensors, UnevenGroupsNeedASizeThatIsKnown) {
   const auto with_sizes = [&](const std::vector<int64_t>& sizes) {

@@ -5,6 +5,7 @@
 
 #include "tests/formats/quantised_layouts.h"
 #include "tests/quant/decode.h"
+#include "tests/support/errors.h"
 
 namespace jackscrew {
 namespace {
@@ -157,7 +158,7 @@ TEST_F(QuantisedLayoutTest, ReadsTheFormatByEitherName) {
   const SafetensorsSource source(golden("gptq_2_v2"));
   const std::vector<float> expected = values_of(*source.find("a.weight"), *make_test_ops());
   for (const char* setting : {"\"format\": \"gptq_v2\"", "\"format\": \"GPTQ_V2\"",
-                              "\"checkpoint_format\": \"gptq_v2\", \"format\": \"gptq\""}) {
+                              "\"checkpoint_format\": \"gptq_v2\", \"format\": \"GPTQ_V2\""}) {
     change_config("gptq_2_v2", "\"checkpoint_format\": \"gptq_v2\"", setting);
     EXPECT_TRUE(same_bits(loaded(), expected)) << setting;
   }
@@ -165,6 +166,62 @@ TEST_F(QuantisedLayoutTest, ReadsTheFormatByEitherName) {
   EXPECT_FALSE(loaded().empty());
   EXPECT_TRUE(mentions(refused_config("awq", "\"version\": \"gemm\"", "\"format\": \"gemv\""),
                        "version gemv"));
+}
+
+// GPTQModel takes `format`, transformers the older name: zeros would differ by one.
+TEST_F(QuantisedLayoutTest, RefusesTwoFormats) {
+  for (const auto& [newer, older] : {std::pair("gptq_v2", "gptq"), {"gptq", "gptq_v2"}}) {
+    EXPECT_TRUE(mentions(
+        refused_config(
+            "gptq_2_v2", "\"checkpoint_format\": \"gptq_v2\"",
+            fmt::format("\"checkpoint_format\": \"{}\", \"format\": \"{}\"", older, newer)),
+        fmt::format("format is {}, but checkpoint_format is {}", newer, older)));
+  }
+  EXPECT_TRUE(mentions(
+      refused_config("awq", "\"version\": \"gemm\"", "\"version\": \"gemm\", \"format\": \"gemv\""),
+      "format is gemv, but version is gemm"));
+  change_config("awq", "\"version\": \"gemm\"", "\"version\": \"GEMM\", \"format\": \"gemm\"");
+  EXPECT_FALSE(loaded().empty());
+}
+
+TEST_F(QuantisedLayoutTest, AsksForTheConfigurationThatIsMissing) {
+  for (const auto& [name, marker] : {std::pair("gptq_4", "a.qweight"),
+                                     {"awq", "a.qweight"},
+                                     {"fp8_inverse", "a.weight_scale_inv"}}) {
+    write(entries(name));
+    put("config.json", "{}");
+    const SafetensorsSource source(directory_);
+    EXPECT_EQ(source.names(), std::vector<std::string>{"a.weight"});
+    const std::string error = error_of(ErrorKind::model, [&] { source.find("a.weight"); });
+    EXPECT_TRUE(mentions(error, fmt::format("tensor {} is of a quantised weight", marker)));
+    EXPECT_TRUE(mentions(hint_of(error), "quantization_config is missing from config.json"));
+  }
+  put("config.json", "{}");
+  write(entries("packed_4"));  // whose tensors say it
+  EXPECT_FALSE(loaded().empty());
+}
+
+TEST_F(QuantisedLayoutTest, RefusesTensorsOfAnotherMethod) {
+  const auto with_method = [&](const char* name, const char* method) {
+    write(entries(name));
+    put("config.json",
+        fmt::format(R"({{"quantization_config": {{"quant_method": "{}", "bits": 4}}}})", method));
+  };
+  const struct {
+    const char *name, *method, *message;
+  } kCases[] = {
+      {"packed_4", "gptq", "quant_method is gptq, but tensor a.weight_packed is of compressed"},
+      {"fp4", "gptq", "but tensor a.weight.quant_state.bitsandbytes__fp4 is of bitsandbytes"},
+      {"exl2", "awq", "quant_method is awq, but tensor a.q_weight is of exl2"},
+      {"int", "bitsandbytes", "but tensor a.weight_scale is of compressed-tensors"}};
+  for (const auto& expected : kCases) {
+    with_method(expected.name, expected.method);
+    EXPECT_TRUE(mentions(load_error(), expected.message)) << expected.name;
+  }
+  with_method("fp8_rows", "fp8");
+  EXPECT_FALSE(loaded().empty());
+  put("config.json", R"({"quantization_config": {"bits": 4}})");  // names none
+  EXPECT_FALSE(loaded().empty());
 }
 
 TEST_F(QuantisedLayoutTest, RefusesFloatsAndBytesItCannotRead) {

@@ -284,15 +284,48 @@ TEST_F(Packed, RefusesScalesThatAreNotFinite) {
   };
   refused(PackedScale::f16, INFINITY);
   refused(PackedScale::f16, NAN);
-  refused(PackedScale::f16, 4400.0f);  // 15 of them pass f16's largest
+  refused(PackedScale::f16, 8190.0f);  // eight of them, the middle, round to an infinite f16
   refused(PackedScale::bf16, NAN);
   refused(PackedScale::bf16, 0x1p109f);
   refused(PackedScale::f32, -INFINITY);
-  // 3 bits beside a zero of 8: seven of this scale would do, eight do not.
-  Quantised matrix = random_matrix({{64, 3}}, PackedScale::f16, PackedZero::four_bits, false);
-  matrix.scales[2][0] = 8500.0f;
-  const StoredTensor tensor = stored(matrix);
-  expect_message(ErrorKind::model, "w: a scale of row 2 is", [&] { load(tensor); });
+  Quantised matrix = random_matrix(kEven, PackedScale::squared, PackedZero::middle, false);
+  matrix.scale_max[1] = to_f16(INFINITY).bits;
+  expect_message(ErrorKind::model, "w: a scale of row 0 is", [&] { load(stored(matrix)); });
+}
+
+// A scale reaches as far as the codes on either side of the row's own zero.
+TEST_F(Packed, ReadsScalesUpToTheirReach) {
+  const auto matrix_with = [](int64_t bits, int zero, float scale) {
+    const PackedZero kind = bits == 8 ? PackedZero::eight_bits : PackedZero::four_bits;
+    Quantised matrix = random_matrix({{64, bits}}, PackedScale::f16, kind, false);
+    matrix.zeros[2][0] = static_cast<uint8_t>(zero);
+    matrix.scales[2][0] = scale;
+    for (uint8_t& code : matrix.codes[2]) code = 0;
+    matrix.codes[2][1] = static_cast<uint8_t>((1 << bits) - 1);
+    return matrix;
+  };
+  const struct {
+    int64_t bits;
+    int zero, reach;
+  } kCases[] = {{2, 1, 2},   {2, 2, 2},   {2, 3, 3},   {3, 1, 6},     {3, 4, 4},
+                {3, 7, 7},   {3, 8, 8},   {4, 1, 14},  {4, 0, 15},    {4, 8, 8},
+                {4, 15, 15}, {8, 1, 254}, {8, 0, 255}, {8, 128, 128}, {8, 255, 255}};
+  for (const auto& [bits, zero, reach] : kCases) {
+    SCOPED_TRACE(fmt::format("{} bits, zero {}", bits, zero));
+    const auto limit = to_f16(kLargestF16 / static_cast<float>(reach));
+    // Numbers of f16 on either side of the limit, by a part in 500.
+    const float below = in_f16(to_float(limit) * 0.998f), above = in_f16(to_float(limit) * 1.002f);
+    const auto weight = load(stored(matrix_with(bits, zero, below)));
+    const std::vector<float> values = values_of(*weight);
+    EXPECT_EQ(values[128], in_f16(below * static_cast<float>(-zero)));
+    EXPECT_EQ(values[129], in_f16(below * static_cast<float>((1 << bits) - 1 - zero)));
+    const StoredTensor beyond = stored(matrix_with(bits, zero, above));
+    expect_message(ErrorKind::model, "w: a scale of row 2 is", [&] { load(beyond); });
+  }
+  // Without a stored zero it is the middle.
+  Quantised middle = random_matrix(kEven, PackedScale::f16, PackedZero::middle, false);
+  middle.scales[2][1] = 8184.0f;
+  EXPECT_EQ(values_of(*load(stored(middle))).size(), middle.values.size());
 }
 
 TEST_F(Packed, RefusesLayoutsThatCannotBe) {

@@ -414,6 +414,7 @@ AtomicFile::AtomicFile(const fs::path& final_path)
       temporary_(final_path.string() + kTemporarySuffix, final_path, TemporaryClaim::Kind::file) {}
 
 void AtomicFile::commit() {
+  temporary_.require_in_place();
   rename_file(path(), final_);
   temporary_.release();
   sync_parent(final_);

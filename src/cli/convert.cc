@@ -79,7 +79,7 @@ int convert(const Recipe& recipe, const char* command) {
   const ConversionReport report = write_converted(recipe, model, output, style);
   std::optional<WrittenLoss> loss;
   if (eval_data) {
-    loss = measure_written(measured, model, *eval_data, output.path(), style);
+    loss = measure_written(measured, model, *eval_data, output, style);
     refuse_loss(recipe, *loss);
   }
   output.commit();

@@ -234,12 +234,12 @@ Quantised write_and_measure(const QuantiseJob& job, const CalibrationText& text,
   Quantised out{write_quantised(job, text, checkpoint, output), {}};
   if (rate_fits_a_run(recipe.options)) {
     checkpoint.must_hold(ErrorKind::does_not_fit, [&] {
+      output.require_in_place();
       check_fits(run_over(recipe, files), open_model(output.path().string()));
     });
   }
   if (eval_data) {
-    out.loss =
-        measure_written(scoring(recipe, files), job.model, *eval_data, output.path(), job.style);
+    out.loss = measure_written(scoring(recipe, files), job.model, *eval_data, output, job.style);
     checkpoint.must_hold(ErrorKind::generic, [&] { refuse_loss(recipe, *out.loss); });
   }
   output.commit();

@@ -320,5 +320,25 @@ TEST_F(ModelOutputTest, LooksAgainAtTheEnd) {
   EXPECT_EQ(text("m/notes.txt"), "mine");
 }
 
+// Somebody has removed it, and another process has begun the same output.
+TEST_F(ModelOutputTest, OnlyWhatWasWrittenIsPutInPlace) {
+  for (const char* name : {"y.gguf", "m"}) {
+    SCOPED_TRACE(name);
+    ModelOutput first = output("output_dir=" + path(name));
+    first.begin({1, 1});
+    first.require_in_place();
+    fs::remove_all(first.path());
+    ModelOutput another = output("output_dir=" + path(name));
+    another.begin({1, 1});
+    const auto refuse = [](const auto& action) {
+      expect_message(ErrorKind::generic, "was moved or removed", action);
+    };
+    refuse([&] { first.require_in_place(); });
+    refuse([&] { first.written_bytes(); });
+    refuse([&] { first.commit(); });
+    EXPECT_EQ(names(), std::vector<std::string>{std::string(name) + ".jackscrew-part"});
+  }
+}
+
 }  // namespace
 }  // namespace jackscrew

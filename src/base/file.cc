@@ -369,6 +369,10 @@ DirectoryLock& DirectoryLock::operator=(DirectoryLock&& other) noexcept {
   return *this;
 }
 
+bool DirectoryLock::is_at(const fs::path& path) const {
+  return jackscrew::is_at(descriptor_, path);
+}
+
 TemporaryClaim::TemporaryClaim(fs::path temporary, const fs::path& final_path, Kind kind)
     : path_(std::move(temporary)), descriptor_(-1) {
   const bool is_file = kind == Kind::file;

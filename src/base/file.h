@@ -129,6 +129,9 @@ class DirectoryLock {
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
+  // Whether the directory that is held is at `path`: what is there otherwise is another's.
+  bool is_at(const fs::path& path) const;
+
  private:
   int descriptor_ = -1;
 };

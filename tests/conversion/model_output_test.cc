@@ -218,6 +218,17 @@ TEST_F(ModelOutputTest, WhatCannotBeListedIsNotReplaced) {
                  [&] { const ModelOutput output(recipe, "export"); });
 }
 
+// It may be a GGUF file: nothing says that it is none.
+TEST_F(ModelOutputTest, WhatCannotBeReadIsNotCalledAnotherFile) {
+  if (kSanitized) GTEST_SKIP() << "UndefinedBehaviorSanitizer needs a descriptor, too";
+  directory_.file("m.gguf", "GGUF1");
+  const Recipe recipe = make_recipe(
+      {"model=" + golden_model("mha_untied"), "output=" + path("m.gguf"), "overwrite=true"});
+  const ResourceLimit none(RLIMIT_NOFILE, 0);
+  expect_message(ErrorKind::model, "cannot open " + path("m.gguf") + ": Too many open files",
+                 [&] { const ModelOutput output(recipe, "export"); });
+}
+
 // Of the same file system as what is around it.
 TEST_F(ModelOutputTest, WhatIsMountedAtAPlaceIsNotReplaced) {
   fs::create_directories(path("m"));

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <new>
 #include <optional>
 
 #include "base/clock.h"
@@ -247,20 +248,35 @@ Quantised write_and_measure(const QuantiseJob& job, const CalibrationText& text,
   return out;
 }
 
-// Continues from the checkpoint, if there is one, and says so where this is stopped in turn.
+// Throws what has ended the command, with how to continue from what is finished.
+[[noreturn]] void fail_resumably(const QuantiseJob& job, const QuantisationCheckpoint& checkpoint,
+                                 const Error& error) {
+  const std::string again = fmt::format("run the same command again to continue from {}",
+                                        checkpoint.directory().string());
+  if (error.kind() == ErrorKind::interrupted) {
+    throw Error(ErrorKind::interrupted,
+                "stopped " + progress_text(checkpoint.progress(), job.model.result().config),
+                again);
+  }
+  throw Error(error.kind(), error.what(),
+              error.hint().empty() ? again : error.hint() + "; " + again);
+}
+
+// Continues from the checkpoint, if there is one, and says so where this ends early in turn.
 Quantised quantise_resumably(const QuantiseJob& job, const CalibrationText& text,
                              const std::optional<Dataset>& eval_data, ModelOutput& output) {
   QuantisationCheckpoint checkpoint(
       output.target(), quantisation_settings(job.recipe, job.model, job.rounder, text, job.style),
       job.recipe.overwrite);
+  const auto can_continue = [&] { return !checkpoint.empty() && checkpoint.is_in_place(); };
   try {
     return write_and_measure(job, text, eval_data, checkpoint, output);
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::interrupted || checkpoint.empty()) throw;
-    throw Error(ErrorKind::interrupted,
-                "stopped " + progress_text(checkpoint.progress(), job.model.result().config),
-                fmt::format("run the same command again to continue from {}",
-                            checkpoint.directory().string()));
+    if (!can_continue()) throw;
+    fail_resumably(job, checkpoint, error);
+  } catch (const std::bad_alloc& exception) {
+    if (!can_continue()) throw;
+    fail_resumably(job, checkpoint, error_of(exception));
   }
 }
 

@@ -119,6 +119,18 @@ TEST_P(SlowQuantiseResume, AnInterruptSaysHowToGoOn) {
   finish();
 }
 
+TEST_P(SlowQuantiseResume, AnyErrorSaysHowToGoOn) {
+  stop_behind(2, SIGKILL);
+  const Outcome outcome = run_shell("ulimit -f 1; exec " + std::string(kProgram) + " " +
+                                    quantise("q") + " --quiet" + kErrorsOnly);
+  expect_refused(outcome, 1,
+                 {"needs a file of ",
+                  "hint: raise the file size limit (ulimit -f) and run again; run the same command "
+                  "again to continue from " +
+                      unfinished().string() + "\n"});
+  finish();
+}
+
 TEST_P(SlowQuantiseResume, DoesNotBelieveWhatIsDamaged) {
   stop_behind(parts(), SIGKILL);
   const auto files = contents(unfinished());

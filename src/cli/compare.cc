@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/directory.h"
 #include "base/error.h"
 #include "base/list_text.h"
 #include "base/shell_word.h"
@@ -77,7 +78,7 @@ void require_same_tokens(const ModelFiles& first, const ModelFiles& other,
 }
 
 ModelFiles open_compared(const std::string& name, const std::string& tokenizer) {
-  if (fs::exists(fs::path(name) / kAdapterConfig)) {
+  if (is_there(fs::path(name) / kAdapterConfig)) {
     const std::string base = peft_base_model(name);
     throw Error(
         ErrorKind::usage, fmt::format("{} is an adapter, and models are compared", name),

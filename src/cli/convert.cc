@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "base/directory.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/arguments.h"
@@ -115,7 +116,7 @@ int convert_adapter(const Recipe& recipe) {
 int merge(const Recipe& recipe) {
   // An adapter that is given as the model: opening it says so.
   const bool has_model = !recipe.model.empty() && recipe.adapters.empty();
-  if (has_model && fs::exists(fs::path(recipe.model) / kAdapterConfig)) {
+  if (has_model && is_there(fs::path(recipe.model) / kAdapterConfig)) {
     open_model(recipe.model);
   }
   recipe.options.require("adapter", "merge");

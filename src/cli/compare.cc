@@ -188,7 +188,12 @@ int compare(const Recipe& given) {
   rows.end();
   if (!recipe.output.empty()) {
     const std::string text = fmt::format("{}", fmt::join(recipe.eval_data, ", "));
-    write_text_atomic(recipe.output, render_comparison(models, text, tokens));
+    AtomicFile page(recipe.output);
+    FileWriter writer(page.path());
+    writer.write(render_comparison(models, text, tokens));
+    writer.close();
+    check_output_file(recipe);  // another process may just have finished there
+    page.commit();
     if (!recipe.json) fmt::print("wrote {}\n", one_line(recipe.output));
   }
   if (non_finite) throw Error(*non_finite);

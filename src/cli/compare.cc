@@ -203,7 +203,9 @@ int compare(const Recipe& given) {
 }  // namespace
 
 int run_compare(Arguments arguments) {
-  return with_recipe(arguments, std::numeric_limits<size_t>::max(), "compare", compare);
+  return with_recipe(
+      arguments, std::numeric_limits<size_t>::max(), "compare",
+      [](const Recipe& recipe) { return without_budget_hint([&] { return compare(recipe); }); });
 }
 
 }  // namespace jackscrew

@@ -270,7 +270,8 @@ Quantised quantise_resumably(const QuantiseJob& job, const CalibrationText& text
       job.recipe.overwrite);
   const auto can_continue = [&] { return !checkpoint.empty() && checkpoint.is_in_place(); };
   try {
-    return write_and_measure(job, text, eval_data, checkpoint, output);
+    return without_budget_hint(
+        [&] { return write_and_measure(job, text, eval_data, checkpoint, output); });
   } catch (const Error& error) {
     if (!can_continue()) throw;
     fail_resumably(job, checkpoint, error);

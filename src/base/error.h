@@ -55,8 +55,35 @@ class Unreadable : public Error {
 // A hint where one of these has none.
 inline constexpr const char* kSeeThatItCanBeRead = "see that it can be read, and run again";
 
-// An exception as what users are told: std::bad_alloc as Error(does_not_fit), an Error as it is,
-// any other as Error(generic).
+// Thrown where the system refuses memory for what a session holds. The hint also names
+// device_memory: with less of that a run takes another way, or is refused before it has begun.
+class SystemOutOfMemory : public Error {
+ public:
+  // `budget`: what device_memory is to be set to.
+  SystemOutOfMemory(const std::string& what, const std::string& hint, const std::string& budget)
+      : Error(ErrorKind::does_not_fit, what, hint + ", or set device_memory to " + budget),
+        plain_hint_(hint) {}
+
+  // For a command to which device_memory would give nothing.
+  Error without_budget() const { return {kind(), what(), plain_hint_}; }
+
+ private:
+  std::string plain_hint_;
+};
+
+// Returns what `run` returns, the work of a command to which device_memory gives nothing: it is the
+// budget of another run, or does no more than refuse.
+template <class Run>
+auto without_budget_hint(const Run& run) {
+  try {
+    return run();
+  } catch (const SystemOutOfMemory& error) {
+    throw Error(error.without_budget());
+  }
+}
+
+// An exception as what users are told: std::bad_alloc as Error(does_not_fit), whose hint names a
+// limit of the process, an Error as it is, any other as Error(generic).
 Error error_of(const std::exception& exception);
 
 // Throws an Error with a formatted message and no hint.

@@ -369,6 +369,10 @@ DirectoryLock& DirectoryLock::operator=(DirectoryLock&& other) noexcept {
   return *this;
 }
 
+bool DirectoryLock::is_at(const fs::path& path) const {
+  return jackscrew::is_at(descriptor_, path);
+}
+
 TemporaryClaim::TemporaryClaim(fs::path temporary, const fs::path& final_path, Kind kind)
     : path_(std::move(temporary)), descriptor_(-1) {
   const bool is_file = kind == Kind::file;
@@ -414,6 +418,7 @@ AtomicFile::AtomicFile(const fs::path& final_path)
       temporary_(final_path.string() + kTemporarySuffix, final_path, TemporaryClaim::Kind::file) {}
 
 void AtomicFile::commit() {
+  temporary_.require_in_place();
   rename_file(path(), final_);
   temporary_.release();
   sync_parent(final_);

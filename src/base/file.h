@@ -129,6 +129,9 @@ class DirectoryLock {
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
+  // Whether the directory that is held is at `path`: what is there otherwise is another's.
+  bool is_at(const fs::path& path) const;
+
  private:
   int descriptor_ = -1;
 };
@@ -173,7 +176,10 @@ class AtomicFile {
   explicit AtomicFile(const fs::path& final_path);
 
   const fs::path& path() const { return temporary_.path(); }
-  // Replaces a file at the final path.
+  // Throws as commit(), for whoever reads at path() what was written.
+  void require_in_place() const { temporary_.require_in_place(); }
+  // Replaces a file at the final path. Throws Error(generic) where the file is not at path() any
+  // more: what is there now is another's.
   void commit();
 
  private:
@@ -189,6 +195,8 @@ class AtomicDirectory {
   explicit AtomicDirectory(const fs::path& final_path, const char* suffix = kTemporarySuffix);
 
   const fs::path& path() const { return temporary_.path(); }
+  // Throws as commit(), for whoever reads at path() what was written.
+  void require_in_place() const { temporary_.require_in_place(); }
   // Syncs all that is in it, which may take long. Throws as commit().
   void sync() const;
   // Replaces whatever stands at the final path, which is then given to `remove`, by the temporary

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/directory.h"
 #include "base/error.h"
 #include "base/list_text.h"
 #include "base/shell_word.h"
@@ -75,7 +76,7 @@ void require_same_tokens(const ModelFiles& first, const ModelFiles& other,
 }
 
 ModelFiles open_compared(const std::string& name, const std::string& tokenizer) {
-  if (fs::exists(fs::path(name) / kAdapterConfig)) {
+  if (is_there(fs::path(name) / kAdapterConfig)) {
     const std::string base = peft_base_model(name);
     throw Error(
         ErrorKind::usage, fmt::format("{} is an adapter, and models are compared", name),
@@ -185,7 +186,12 @@ int compare(const Recipe& given) {
   rows.end();
   if (!recipe.output.empty()) {
     const std::string text = fmt::format("{}", fmt::join(recipe.eval_data, ", "));
-    write_text_atomic(recipe.output, render_comparison(models, text, tokens));
+    AtomicFile page(recipe.output);
+    FileWriter writer(page.path());
+    writer.write(render_comparison(models, text, tokens));
+    writer.close();
+    check_output_file(recipe);  // another process may just have finished there
+    page.commit();
     if (!recipe.json) fmt::print("wrote {}\n", one_line(recipe.output));
   }
   if (non_finite) throw Error(*non_finite);
@@ -195,7 +201,9 @@ int compare(const Recipe& given) {
 }  // namespace
 
 int run_compare(Arguments arguments) {
-  return with_recipe(arguments, std::numeric_limits<size_t>::max(), "compare", compare);
+  return with_recipe(
+      arguments, std::numeric_limits<size_t>::max(), "compare",
+      [](const Recipe& recipe) { return without_budget_hint([&] { return compare(recipe); }); });
 }
 
 }  // namespace jackscrew

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "base/directory.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/arguments.h"
@@ -79,7 +80,7 @@ int convert(const Recipe& recipe, const char* command) {
   const ConversionReport report = write_converted(recipe, model, output, style);
   std::optional<WrittenLoss> loss;
   if (eval_data) {
-    loss = measure_written(measured, model, *eval_data, output.path(), style);
+    loss = measure_written(measured, model, *eval_data, output, style);
     refuse_loss(recipe, *loss);
   }
   output.commit();
@@ -115,7 +116,7 @@ int convert_adapter(const Recipe& recipe) {
 int merge(const Recipe& recipe) {
   // An adapter that is given as the model: opening it says so.
   const bool has_model = !recipe.model.empty() && recipe.adapters.empty();
-  if (has_model && fs::exists(fs::path(recipe.model) / kAdapterConfig)) {
+  if (has_model && is_there(fs::path(recipe.model) / kAdapterConfig)) {
     open_model(recipe.model);
   }
   recipe.options.require("adapter", "merge");

@@ -106,6 +106,7 @@ int write_logits(const Recipe& given) {
   write("ids", id_view);
   write("logits", logits);
   writer.close();
+  check_output_file(recipe);  // another process may just have finished there
   file.commit();
   return 0;
 }

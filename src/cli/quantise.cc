@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <new>
 #include <optional>
 
 #include "base/clock.h"
@@ -234,12 +235,12 @@ Quantised write_and_measure(const QuantiseJob& job, const CalibrationText& text,
   Quantised out{write_quantised(job, text, checkpoint, output), {}};
   if (rate_fits_a_run(recipe.options)) {
     checkpoint.must_hold(ErrorKind::does_not_fit, [&] {
+      output.require_in_place();
       check_fits(run_over(recipe, files), open_model(output.path().string()));
     });
   }
   if (eval_data) {
-    out.loss =
-        measure_written(scoring(recipe, files), job.model, *eval_data, output.path(), job.style);
+    out.loss = measure_written(scoring(recipe, files), job.model, *eval_data, output, job.style);
     checkpoint.must_hold(ErrorKind::generic, [&] { refuse_loss(recipe, *out.loss); });
   }
   output.commit();
@@ -247,20 +248,36 @@ Quantised write_and_measure(const QuantiseJob& job, const CalibrationText& text,
   return out;
 }
 
-// Continues from the checkpoint, if there is one, and says so where this is stopped in turn.
+// Throws what has ended the command, with how to continue from what is finished.
+[[noreturn]] void fail_resumably(const QuantiseJob& job, const QuantisationCheckpoint& checkpoint,
+                                 const Error& error) {
+  const std::string again = fmt::format("run the same command again to continue from {}",
+                                        checkpoint.directory().string());
+  if (error.kind() == ErrorKind::interrupted) {
+    throw Error(ErrorKind::interrupted,
+                "stopped " + progress_text(checkpoint.progress(), job.model.result().config),
+                again);
+  }
+  throw Error(error.kind(), error.what(),
+              error.hint().empty() ? again : error.hint() + "; " + again);
+}
+
+// Continues from the checkpoint, if there is one, and says so where this ends early in turn.
 Quantised quantise_resumably(const QuantiseJob& job, const CalibrationText& text,
                              const std::optional<Dataset>& eval_data, ModelOutput& output) {
   QuantisationCheckpoint checkpoint(
       output.target(), quantisation_settings(job.recipe, job.model, job.rounder, text, job.style),
       job.recipe.overwrite);
+  const auto can_continue = [&] { return !checkpoint.empty() && checkpoint.is_in_place(); };
   try {
-    return write_and_measure(job, text, eval_data, checkpoint, output);
+    return without_budget_hint(
+        [&] { return write_and_measure(job, text, eval_data, checkpoint, output); });
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::interrupted || checkpoint.empty()) throw;
-    throw Error(ErrorKind::interrupted,
-                "stopped " + progress_text(checkpoint.progress(), job.model.result().config),
-                fmt::format("run the same command again to continue from {}",
-                            checkpoint.directory().string()));
+    if (!can_continue()) throw;
+    fail_resumably(job, checkpoint, error);
+  } catch (const std::bad_alloc& exception) {
+    if (!can_continue()) throw;
+    fail_resumably(job, checkpoint, error_of(exception));
   }
 }
 

@@ -52,7 +52,7 @@ Dataset read_eval_data(const Recipe& reading, const Recipe& scoring, const Conve
 }
 
 WrittenLoss measure_written(const Recipe& scoring, const ConvertedModel& model,
-                            const Dataset& eval_data, const fs::path& written,
+                            const Dataset& eval_data, const ModelOutput& output,
                             const ProgressStyle& style) {
   const Recipe alone = without_adapters(scoring);
   const SessionUse use = comparison_use(scoring.sequence_len);
@@ -66,7 +66,8 @@ WrittenLoss measure_written(const Recipe& scoring, const ConvertedModel& model,
     const auto session = open_session(alone, model.base, evaluation, style);
     loss.base = evaluate(*session, eval_data, scoring.sequence_len, style).loss;
   }
-  const ModelFiles files = open_model(written.string());
+  output.require_in_place();
+  const ModelFiles files = open_model(output.path().string());
   const Reference of = reference_of(scoring, model);
   require_room_for_both({of.recipe, of.files}, {alone, files}, use);
   const auto reference = open_session(of.recipe, of.files, use, style);

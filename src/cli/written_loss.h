@@ -29,10 +29,11 @@ struct WrittenLoss {
   JsonObject to_json() const;
 };
 
-// Measures the model in `written`; `scoring` as above. Throws what open_session(),
-// compare_sessions() and require_finite_loss() throw.
+// Measures the model that was written to `output`; `scoring` as above. Throws what
+// ModelOutput::require_in_place(), open_session(), compare_sessions() and require_finite_loss()
+// throw.
 WrittenLoss measure_written(const Recipe& scoring, const ConvertedModel& model,
-                            const Dataset& eval_data, const fs::path& written,
+                            const Dataset& eval_data, const ModelOutput& output,
                             const ProgressStyle& style);
 
 // Throws Error(generic) where the written model loses more than max_merge_loss.

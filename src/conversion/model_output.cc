@@ -303,7 +303,13 @@ void ModelOutput::begin(const FileSizes& files) {
   check();  // another process may just have finished there
 }
 
+void ModelOutput::require_in_place() const {
+  if (file_) return file_->require_in_place();
+  directory_->require_in_place();
+}
+
 int64_t ModelOutput::written_bytes() const {
+  require_in_place();
   return file_ ? static_cast<int64_t>(fs::file_size(path())) : bytes_of_files(path());
 }
 

@@ -60,6 +60,9 @@ class ModelOutput {
   // Prepares the place for a model in such files. Throws Error(generic) where that fails or another
   // process is writing there.
   void begin(const FileSizes& files);
+  // Throws Error(generic) where what is at path() is another's: somebody has moved or removed what
+  // was written there. For whoever is to read it; the next two look, too.
+  void require_in_place() const;
   // The total size of the files at path().
   int64_t written_bytes() const;
   void commit();

@@ -89,8 +89,11 @@ int64_t count(const JsonFields& fields, const char* key) {
 QuantisationCheckpoint::QuantisationCheckpoint(const fs::path& output,
                                                QuantisationSettings settings, bool replace)
     : directory_(output.string() + kUnfinishedSuffix), settings_(std::move(settings)) {
-  make_directories(directory_);
-  lock_ = DirectoryLock(directory_);
+  // Its holder may remove it between our open and our lock.
+  do {
+    make_directories(directory_);
+    lock_ = DirectoryLock(directory_);
+  } while (!is_in_place());
   if (is_there(directory_ / kProgress)) open(replace);
   remove_strangers();
 }
@@ -152,12 +155,28 @@ void QuantisationCheckpoint::load(const nlohmann::json& object) {
   progress_ = std::move(progress);
 }
 
-void QuantisationCheckpoint::check(const File& file) const {
-  const MappedFile map(directory_ / file.name);
+void QuantisationCheckpoint::require_in_place() const {
+  if (is_in_place()) return;
+  throw Error(ErrorKind::generic,
+              fmt::format("{} was moved or removed while it was written", directory_.string()),
+              "run the same command again");
+}
+
+bool QuantisationCheckpoint::is_whole(const File& file, const MappedFile& map) {
   const auto bytes = map.bytes();
-  const bool is_whole = read_whole(
+  return read_whole(
       map, [&] { return std::ssize(bytes) == file.bytes && crc32c(bytes) == file.crc32c; });
-  if (!is_whole) fail(ErrorKind::model, "{} is corrupt: checksum mismatch", file.name);
+}
+
+void QuantisationCheckpoint::check(const File& file) const {
+  if (is_whole(file, MappedFile(directory_ / file.name))) return;
+  fail(ErrorKind::model, "{} is corrupt: checksum mismatch", file.name);
+}
+
+SafetensorsFile QuantisationCheckpoint::open_whole(const File& file) const {
+  SafetensorsFile opened(directory_ / file.name);
+  if (is_whole(file, opened.map())) return opened;
+  fail(ErrorKind::model, "{} is corrupt: checksum mismatch", opened.path().string());
 }
 
 void QuantisationCheckpoint::start_over(const std::string& why) {
@@ -215,6 +234,7 @@ QuantisationCheckpoint::File QuantisationCheckpoint::finish(OpenFile& file) {
 void QuantisationCheckpoint::begin_part(const std::vector<SafetensorsSpec>& specs) {
   part_.reset();
   if (specs.empty()) return;
+  require_in_place();
   part_ = std::make_unique<OpenFile>(directory_ / part_name("block", progress_.rounded), specs);
 }
 
@@ -223,6 +243,7 @@ void QuantisationCheckpoint::add(const std::vector<TensorBytes>& tensors) {
 }
 
 void QuantisationCheckpoint::keep(Ops& ops, QuantisationProgress progress, const Tensor* stream) {
+  require_in_place();
   const auto before = stream_;
   if (part_) files_.push_back(finish(*part_));
   part_.reset();
@@ -241,7 +262,8 @@ void QuantisationCheckpoint::keep(Ops& ops, QuantisationProgress progress, const
 }
 
 void QuantisationCheckpoint::read_stream(Ops& ops, const Tensor& stream) const {
-  const SafetensorsFile file(directory_ / stream_.value().name);
+  require_in_place();
+  const SafetensorsFile file = open_whole(stream_.value());
   const SafetensorsEntry* entry = file.find(kStream);
   const SafetensorsSpec spec = tensor_spec(kStream, stream);
   if (entry == nullptr || entry->dtype != spec.dtype || entry->shape != spec.shape) {
@@ -251,9 +273,19 @@ void QuantisationCheckpoint::read_stream(Ops& ops, const Tensor& stream) const {
   check_map(entry->bytes.data());
 }
 
-std::vector<TensorBytes> QuantisationCheckpoint::read(
-    int64_t part, const std::vector<SafetensorsSpec>& specs) const {
-  const SafetensorsFile file(directory_ / part_name("block", part));
+std::vector<TensorBytes> QuantisationCheckpoint::read(int64_t part,
+                                                      const std::vector<SafetensorsSpec>& specs) {
+  require_in_place();
+  const std::string name = part_name("block", part);
+  if (read_name_ != name) {
+    const auto kept = std::ranges::find(files_, name, &File::name);
+    if (kept == files_.end()) {
+      fail(ErrorKind::model, "{} has no {}", directory_.string(), name);
+    }
+    read_file_ = open_whole(*kept);
+    read_name_ = name;
+  }
+  const SafetensorsFile& file = *read_file_;
   std::vector<TensorBytes> out;
   for (const SafetensorsSpec& spec : specs) {
     const SafetensorsEntry* entry = file.find(spec.name);
@@ -279,6 +311,9 @@ void QuantisationCheckpoint::remove() {
   progress_ = {};
   files_.clear();
   stream_.reset();
+  read_name_.clear();
+  read_file_.reset();
+  if (!is_in_place()) return;
   remove_strangers();
   std::error_code ignored;
   fs::remove(directory_, ignored);

@@ -53,12 +53,15 @@ class QuantisationCheckpoint {
   const fs::path& directory() const { return directory_; }
   const QuantisationProgress& progress() const { return progress_; }
   bool empty() const { return progress_.measured == 0 && progress_.rounded == 0; }
+  // Whether the directory is where it was opened. Where somebody has moved or removed it, the same
+  // command will not continue from it.
+  bool is_in_place() const { return lock_.is_at(directory_); }
   // The bytes of all files.
   int64_t bytes() const;
 
   // Begins the file of the next part, to which the tensors of its quantised matrices are added in
   // the order of `specs`; a part without any has none. These three throw Error(generic) where the
-  // disk refuses.
+  // disk refuses. All but add() throw it where the directory is not in place.
   void begin_part(const std::vector<SafetensorsSpec>& specs);
   void add(const std::vector<TensorBytes>& tensors);
   // Saves the finished part, all of it or nothing: `progress` counts it, and `stream`, f32 [tokens,
@@ -66,13 +69,15 @@ class QuantisationCheckpoint {
   void keep(Ops& ops, QuantisationProgress progress, const Tensor* stream);
   // Fills `stream` with the stream of the last keep().
   void read_stream(Ops& ops, const Tensor& stream) const;
-  // The tensors of one matrix of part `part`. Throws Error(model) where they do not match `specs`.
-  std::vector<TensorBytes> read(int64_t part, const std::vector<SafetensorsSpec>& specs) const;
+  // The tensors of one matrix of part `part`. Throws Error(model) where they do not match `specs`,
+  // or the part's file is not what keep() wrote.
+  std::vector<TensorBytes> read(int64_t part, const std::vector<SafetensorsSpec>& specs);
 
   // Calls check(), which looks at what was written of it. If that throws an Error of the kind
   // `refusal`, nothing is kept of what is refused; any other error is none of what was written.
   void must_hold(ErrorKind refusal, const std::function<void()>& check);
-  // Removes the files, once the result is written.
+  // Removes the files, once the result is written. Does nothing where the directory is not in
+  // place: files at its path are another's.
   void remove();
 
  private:
@@ -91,7 +96,12 @@ class QuantisationCheckpoint {
   };
   void open(bool replace);
   void load(const nlohmann::json& object);
+  void require_in_place() const;
+  // Whether it holds what was written as `file`.
+  static bool is_whole(const File& file, const MappedFile& map);
   void check(const File& file) const;
+  // Opens it and checks it.
+  SafetensorsFile open_whole(const File& file) const;
   void start_over(const std::string& why);
   void remove_strangers() const;
   std::string text() const;
@@ -105,6 +115,9 @@ class QuantisationCheckpoint {
   std::vector<File> files_;  // of rounded parts
   std::optional<File> stream_;
   std::unique_ptr<OpenFile> part_;  // the part that has begun
+  // The part that is read: its matrices are asked for one by one, and checked once.
+  std::string read_name_;
+  std::optional<SafetensorsFile> read_file_;
 };
 
 }  // namespace jackscrew

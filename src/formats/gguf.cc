@@ -5,13 +5,14 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <limits>
 #include <utility>
 
 #include "base/checked.h"
+#include "base/directory.h"
 #include "base/error.h"
+#include "base/map_guard.h"
 #include "base/text.h"
 #include "formats/shape.h"
 
@@ -169,11 +170,13 @@ class GgufFile::Cursor {
 };
 
 bool is_gguf_file(const fs::path& path) {
-  std::error_code error;  // a pipe would be waited for
-  if (!fs::is_regular_file(path, error)) return false;
-  std::array<char, 4> begin{};
-  std::ifstream(path, std::ios::binary).read(begin.data(), begin.size());
-  return std::string_view(begin.data(), begin.size()) == "GGUF";
+  std::error_code gone;  // meanwhile
+  if (!is_there(path) || !fs::is_regular_file(path, gone)) return false;
+  const MappedFile file(path);
+  return jackscrew::read_whole(file, [&] {
+    const auto bytes = file.bytes();
+    return bytes.size() >= sizeof(kMagic) && load<uint32_t>(bytes, 0) == kMagic;
+  });
 }
 
 GgufFile::GgufFile(const fs::path& path) : file_(path), where_(path.string()) {

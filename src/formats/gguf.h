@@ -51,7 +51,8 @@ struct GgufTensor {
   std::span<const uint8_t> bytes;  // in the file's map; empty when the format is not supported
 };
 
-// Whether a file begins as GGUF files do.
+// Whether a file begins as GGUF files do. Throws Error(generic) or Unreadable where the system
+// refuses to look at it or to read it.
 bool is_gguf_file(const fs::path& path);
 
 // One mapped file. Construction walks all of it except the tensors' bytes and checks every count,

@@ -106,7 +106,7 @@ std::string base_storage_of(const SafetensorsFile& file) {
 std::vector<std::string> adapters_in(const fs::path& directory) {
   std::vector<std::string> names;
   for (const fs::directory_entry& entry : entries_of(directory)) {
-    if (fs::exists(entry.path() / kAdapterConfig)) names.push_back(entry.path().filename());
+    if (is_there(entry.path() / kAdapterConfig)) names.push_back(entry.path().filename());
   }
   std::ranges::sort(names);
   return names;
@@ -129,7 +129,7 @@ std::vector<std::string> adapters_in(const fs::path& directory) {
   std::string hint = kAdapterDirectory;
   if (has_result_to_move(directory)) {  // which adapters_in() would find
     hint = hint_without_result(directory);
-  } else if (fs::exists(directory / "config.json")) {
+  } else if (is_there(directory / "config.json")) {
     hint = fmt::format("it is a whole model: give it as model={}, without adapter",
                        shell_word(directory.string()));
   } else if (const auto names = adapters_in(directory); !names.empty()) {
@@ -181,13 +181,13 @@ std::string peft_base_model(const fs::path& directory) {
 PeftAdapter read_peft_adapter(const fs::path& directory) {
   const fs::path config = directory / kAdapterConfig;
   const fs::path weights = directory / kPeftWeightsFile;
-  if (!fs::exists(directory)) {
+  if (!is_there(directory)) {
     throw Error(ErrorKind::model, fmt::format("adapter {} does not exist", directory.string()),
                 "check the path" + from_where(directory));
   }
   if (!fs::is_directory(directory)) refuse_file(directory);
-  if (!fs::exists(config)) refuse_without_config(directory);
-  if (!fs::exists(weights)) {
+  if (!is_there(config)) refuse_without_config(directory);
+  if (!is_there(weights)) {
     throw Error(ErrorKind::model, fmt::format("{} has no {}", directory.string(), kPeftWeightsFile),
                 "save the adapter again with safe_serialization=True");
   }

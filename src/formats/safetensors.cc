@@ -6,6 +6,7 @@
 #include <functional>
 #include <utility>
 
+#include "base/directory.h"
 #include "base/error.h"
 #include "base/map_guard.h"
 #include "base/shell_word.h"
@@ -248,17 +249,17 @@ void SafetensorsFile::release(std::span<const uint8_t> bytes) const {
 SafetensorsSource::SafetensorsSource(const fs::path& directory) {
   const fs::path single = directory / "model.safetensors";
   const fs::path index = directory / "model.safetensors.index.json";
-  if (fs::exists(single)) {
+  if (is_there(single)) {
     files_.push_back(std::make_unique<SafetensorsFile>(single));
     for (const SafetensorsEntry& entry : files_.back()->entries()) add(*files_.back(), entry);
-  } else if (fs::exists(index)) {
+  } else if (is_there(index)) {
     open_index(directory, index);
   } else {
     open_all(directory);
   }
   if (files_.empty()) {
-    if (fs::exists(directory / "pytorch_model.bin") ||
-        fs::exists(directory / "pytorch_model.bin.index.json")) {
+    if (is_there(directory / "pytorch_model.bin") ||
+        is_there(directory / "pytorch_model.bin.index.json")) {
       throw Error(ErrorKind::model,
                   fmt::format("{} has its weights in pytorch_model.bin, which can run code when it "
                               "is read",
@@ -295,7 +296,7 @@ void SafetensorsSource::open_index(const fs::path& directory, const fs::path& in
     }
     const SafetensorsFile*& file = opened[shard];
     if (file == nullptr) {
-      if (!fs::exists(directory / shard)) {
+      if (!is_there(directory / shard)) {
         throw Error(ErrorKind::model, fmt::format("{}: shard {} is missing", where, shard),
                     "download the model again, or the missing file alone");
       }

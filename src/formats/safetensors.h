@@ -51,6 +51,7 @@ class SafetensorsFile {
   // Null when there is no such tensor.
   const SafetensorsEntry* find(std::string_view name) const;
   const fs::path& path() const { return file_.path(); }
+  const MappedFile& map() const { return file_; }
 
   // True when `bytes` lie in this file's map.
   bool holds(std::span<const uint8_t> bytes) const;

@@ -28,12 +28,11 @@ class HostBacking : public Backing {
     if (data != nullptr) return data;
     // Where a limit is set, free memory says nothing.
     const auto limit = address_limit();
-    throw Error(
-        ErrorKind::does_not_fit,
+    throw SystemOutOfMemory(
         fmt::format("the system has no {} left to give", human_bytes(narrow<int64_t>(bytes))),
-        limit ? fmt::format("raise the limit ({} is {}), or set device_memory to what it leaves",
-                            limit->command, human_bytes(limit->bytes))
-              : "close other programs, or set device_memory to what is free");
+        limit ? fmt::format("raise the limit ({} is {})", limit->command, human_bytes(limit->bytes))
+              : "close other programs",
+        limit ? "what it leaves" : "what is free");
   }
 
   void release(void* data, size_t bytes) override {

@@ -101,10 +101,14 @@ struct Changes {
 // is_name(change) says which changes are only of the names of what is the same: those are none.
 template <class IsName>
 Changes changes_since(const fs::path& directory, const Recipe& recipe, const IsName& is_name) {
-  if (!fs::exists(directory / kRecipeName))
-    return {.texts = {fmt::format("its {} is missing", kRecipeName)},
+  const fs::path recipe_then = directory / kRecipeName;
+  const bool is_missing = !fs::exists(recipe_then);
+  if (is_missing || is_empty_recipe(recipe_then)) {
+    return {.texts = {fmt::format("its {} is {}", kRecipeName,
+                                  is_missing ? "missing" : "damaged: it is empty")},
             .is_same_run = false,
             .has_its_states = false};
+  }
   Changes changes;
   for (const OptionChange& change : changed_options(directory, recipe.options)) {
     if (is_name(change)) continue;

@@ -84,6 +84,10 @@ std::string OptionChange::text(const std::string& when) const {
   return fmt::format("{} was {} {} and is {} now", name, before, when, now);
 }
 
+bool is_empty_recipe(const fs::path& recipe) {
+  return read_recipe_file(recipe).empty();
+}
+
 std::optional<std::string> saved_value(const fs::path& recipe, const char* option) {
   if (!fs::exists(recipe)) return std::nullopt;
   try {

@@ -29,6 +29,9 @@ struct OptionChange {
 // checkpoint or an output_dir, whose recipe.yaml is compared.
 std::vector<OptionChange> changed_options(const fs::path& directory, const OptionSet& options);
 
+// Whether a run's recipe.yaml, which is there, has no option at all: every run writes some.
+bool is_empty_recipe(const fs::path& recipe);
+
 // What a run's recipe.yaml says of an option; nullopt where it says nothing, or is none.
 std::optional<std::string> saved_value(const fs::path& recipe, const char* option);
 

@@ -257,9 +257,12 @@ void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path
       output.commit();
       written({wanted.text, output.target(), report.bytes, report.notes});
     } catch (const Error& error) {
-      throw Error(error.kind(),
-                  fmt::format("export={}: {}; the result is complete in {}", wanted.text,
-                              error.what(), output_dir.string()),
+      // What is wrong with a file may be wrong with one of the result.
+      const std::string complete =
+          error.kind() == ErrorKind::model
+              ? std::string()
+              : fmt::format("; the result is complete in {}", output_dir.string());
+      throw Error(error.kind(), fmt::format("export={}: {}{}", wanted.text, error.what(), complete),
                   hint_after(error, recipe, wanted, output_dir, adapter));
     }
   }

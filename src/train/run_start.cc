@@ -58,7 +58,12 @@ std::vector<std::string> changes_but_length(const fs::path& directory, const Rec
 bool replaces_another(const Recipe& recipe, const fs::path& checkpoint) {
   const fs::path output = recipe.output_dir;
   if (lies_in(checkpoint, output) || !fs::exists(output / kRecipeName)) return false;
-  const std::vector<std::string> changes = changes_but_length(output, recipe, "then");
+  std::vector<std::string> changes;
+  if (is_empty_recipe(output / kRecipeName)) {
+    changes.push_back(fmt::format("its {} is damaged: it is empty", kRecipeName));
+  } else {
+    changes = changes_but_length(output, recipe, "then");
+  }
   if (changes.empty()) return false;
   if (recipe.overwrite) return true;
   throw Error(ErrorKind::usage,
@@ -72,6 +77,9 @@ int64_t usable_step(const fs::path& checkpoint) {
   const int64_t step = read_checkpoint_info(checkpoint).step;
   if (!is_there(checkpoint / kRecipeName)) {
     fail(ErrorKind::model, "{} has no {}", checkpoint.string(), kRecipeName);
+  }
+  if (const fs::path recipe = checkpoint / kRecipeName; is_empty_recipe(recipe)) {
+    fail(ErrorKind::model, "{} is damaged: it is empty", recipe.string());
   }
   return step;
 }

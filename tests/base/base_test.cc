@@ -297,6 +297,34 @@ TEST_F(FileTest, OnlyWhatWasMadeIsPutInPlace) {
   EXPECT_EQ(read_text(moved / "out.jackscrew-part/x"), "1");
 }
 
+// As whoever begins the same output where the temporary is gone.
+TEST_F(FileTest, OnlyTheFileThatWasMadeIsPutInPlace) {
+  const fs::path run = directory_ / "run", moved = directory_ / "moved";
+  fs::create_directories(run);
+  const auto refuse = [&](AtomicFile& file) {
+    expect_message(ErrorKind::generic, "was moved or removed", [&] { file.require_in_place(); });
+    expect_message(ErrorKind::generic, "was moved or removed", [&] { file.commit(); });
+    EXPECT_FALSE(fs::exists(run / "out.gguf"));
+    EXPECT_FALSE(fs::exists(moved / "out.gguf"));
+  };
+  AtomicFile first(run / "out.gguf");
+  FileWriter(first.path()).write("1");
+  fs::remove(first.path());
+  refuse(first);
+  AtomicFile second(run / "out.gguf");
+  FileWriter(second.path()).write("2");
+  refuse(first);
+  fs::rename(run, moved);
+  refuse(second);
+  fs::create_directories(run);
+  AtomicFile third(run / "out.gguf");
+  FileWriter(third.path()).write("3");
+  refuse(second);
+  EXPECT_EQ(read_text(moved / "out.gguf.jackscrew-part"), "2");
+  third.commit();
+  EXPECT_EQ(read_text(run / "out.gguf"), "3");
+}
+
 TEST_F(FileTest, NoLinkIsFollowed) {
   write_text_atomic(directory_ / "victim", "mine");
   fs::create_symlink("victim", directory_ / "page.html.jackscrew-part");

@@ -217,6 +217,10 @@ TEST_F(SlowBadInput, Checkpoints) {
   fs::rename(tiny_.path("out/checkpoint-4/recipe.yaml"), tiny_.path("recipe"));
   expect_unchanged(saving, 5,
                    {"checkpoint-4 has no recipe.yaml", "checkpoint-2 continues from there"});
+  tiny_.file("out/checkpoint-4/recipe.yaml", "");
+  expect_unchanged(
+      saving, 5,
+      {"checkpoint-4/recipe.yaml is damaged: it is empty", "checkpoint-2 continues from there"});
   // One that cannot be looked at may be whole.
   fs::remove(state);
   fs::create_symlink(state, state);

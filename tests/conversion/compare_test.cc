@@ -157,6 +157,26 @@ TEST_F(SlowConversion, CompareShowsEveryModelAgainstTheFirst) {
   expect_refusal("compare " + path("base") + " " + eval(), 2, {"two models or more"});
 }
 
+// As that of another compare which has finished first.
+TEST_F(SlowConversion, APageThatAppearsMeanwhileIsNotReplaced) {
+  std::string models;
+  for (int i = 0; i < 40; ++i) models += path("base") + " ";
+  const fs::path said = path("said");
+  Child child(fmt::format("compare {} {} threads=1 --quiet --json output={}", models, eval(),
+                          path("page.html")),
+              said);
+  // It has shown the first of them, and many are left.
+  ASSERT_TRUE(child.until([&] { return fs::exists(said) && fs::file_size(said) > 0; }));
+  ASSERT_TRUE(child.halt());
+  ASSERT_FALSE(fs::exists(path("page.html")));
+  tiny_.file("page.html", "mine");
+  child.signal(SIGCONT);
+  EXPECT_EQ(child.wait(), 2);
+  EXPECT_EQ(tiny_.text("page.html"), "mine");
+  EXPECT_FALSE(fs::exists(path("page.html.jackscrew-part")));
+  EXPECT_NE(read_text(said).find("page.html exists already"), std::string::npos);
+}
+
 TEST_F(SlowConversion, APageThatCannotBeWrittenIsRefusedFirst) {
   const SmallDisk disk(path("disk"), "1m");
   SKIP_UNLESS_MOUNTED(disk);

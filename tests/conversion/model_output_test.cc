@@ -220,6 +220,17 @@ TEST_F(ModelOutputTest, WhatCannotBeListedIsNotReplaced) {
                  [&] { const ModelOutput output(recipe, "export"); });
 }
 
+// It may be a GGUF file: nothing says that it is none.
+TEST_F(ModelOutputTest, WhatCannotBeReadIsNotCalledAnotherFile) {
+  if (kSanitized) GTEST_SKIP() << "UndefinedBehaviorSanitizer needs a descriptor, too";
+  directory_.file("m.gguf", "GGUF1");
+  const Recipe recipe = make_recipe(
+      {"model=" + golden_model("mha_untied"), "output=" + path("m.gguf"), "overwrite=true"});
+  const ResourceLimit none(RLIMIT_NOFILE, 0);
+  expect_message(ErrorKind::model, "cannot open " + path("m.gguf") + ": Too many open files",
+                 [&] { const ModelOutput output(recipe, "export"); });
+}
+
 // Of the same file system as what is around it.
 TEST_F(ModelOutputTest, WhatIsMountedAtAPlaceIsNotReplaced) {
   fs::create_directories(path("m"));
@@ -341,6 +352,26 @@ TEST_F(ModelOutputTest, LooksAgainAtTheEnd) {
   directory_.file("m/notes.txt", "mine");
   expect_message(ErrorKind::usage, "holds notes.txt", [&] { output.commit(); });
   EXPECT_EQ(text("m/notes.txt"), "mine");
+}
+
+// Somebody has removed it, and another process has begun the same output.
+TEST_F(ModelOutputTest, OnlyWhatWasWrittenIsPutInPlace) {
+  for (const char* name : {"y.gguf", "m"}) {
+    SCOPED_TRACE(name);
+    ModelOutput first = output("output_dir=" + path(name));
+    first.begin({1, 1});
+    first.require_in_place();
+    fs::remove_all(first.path());
+    ModelOutput another = output("output_dir=" + path(name));
+    another.begin({1, 1});
+    const auto refuse = [](const auto& action) {
+      expect_message(ErrorKind::generic, "was moved or removed", action);
+    };
+    refuse([&] { first.require_in_place(); });
+    refuse([&] { first.written_bytes(); });
+    refuse([&] { first.commit(); });
+    EXPECT_EQ(names(), std::vector<std::string>{std::string(name) + ".jackscrew-part"});
+  }
 }
 
 }  // namespace

@@ -119,6 +119,18 @@ TEST_P(SlowQuantiseResume, AnInterruptSaysHowToGoOn) {
   finish();
 }
 
+TEST_P(SlowQuantiseResume, AnyErrorSaysHowToGoOn) {
+  stop_behind(2, SIGKILL);
+  const Outcome outcome = run_shell("ulimit -f 1; exec " + std::string(kProgram) + " " +
+                                    quantise("q") + " --quiet" + kErrorsOnly);
+  expect_refused(outcome, 1,
+                 {"needs a file of ",
+                  "hint: raise the file size limit (ulimit -f) and run again; run the same command "
+                  "again to continue from " +
+                      unfinished().string() + "\n"});
+  finish();
+}
+
 TEST_P(SlowQuantiseResume, DoesNotBelieveWhatIsDamaged) {
   stop_behind(parts(), SIGKILL);
   const auto files = contents(unfinished());
@@ -190,6 +202,80 @@ TEST(QuantisationCheckpoint, IsRemovedWhereWhatWasWrittenIsRefused) {
     expect_message(kind, "no", look);
     EXPECT_EQ(fs::exists(checkpoint.directory()), !is_refusal);
   }
+}
+
+class QuantisationCheckpointFiles : public ::testing::Test {
+ protected:
+  // Begins a checkpoint with one rounded block and the stream behind it.
+  std::unique_ptr<QuantisationCheckpoint> with_block(uint8_t code) {
+    auto made = std::make_unique<QuantisationCheckpoint>(output_, QuantisationSettings(), false);
+    made->begin_part(specs_);
+    made->add({{specs_[0], {code, code, code, code}}});
+    made->keep(*ops_, done(), &stream_);
+    return made;
+  }
+  static QuantisationProgress done() {
+    return {.measured = 0, .rounded = 1, .costs = {}, .errors = {}, .notes = {}};
+  }
+
+  const TemporaryDirectory directory_{"jackscrew_checkpoint_files"};
+  const fs::path output_ = directory_.path() / "q.gguf";
+  const std::unique_ptr<Ops> ops_ = make_test_ops(1);
+  const std::vector<SafetensorsSpec> specs_ = {{"w", "U8", {4}}};
+  std::vector<float> values_{1.0f, 2.0f};
+  const Tensor stream_{values_.data(), DType::f32, {1, 2}};
+};
+
+TEST_F(QuantisationCheckpointFiles, AreReadAsTheyWereWritten) {
+  const auto checkpoint = with_block(7);
+  for (const char* name : {"block-00000.safetensors", "stream-00001.safetensors"}) {
+    SCOPED_TRACE(name);
+    const auto read = [&] {
+      if (name[0] == 'b') {
+        EXPECT_EQ(checkpoint->read(0, specs_)[0].bytes, std::vector<uint8_t>(4, 7));
+      } else {
+        checkpoint->read_stream(*ops_, stream_);
+      }
+    };
+    const fs::path file = checkpoint->directory() / name;
+    const std::string whole = read_text(file);
+    std::string damaged = whole;
+    damaged.back() = static_cast<char>(damaged.back() ^ 1);
+    write_text_atomic(file, damaged);
+    expect_message(ErrorKind::model, file.string() + " is corrupt: checksum mismatch", read);
+    write_text_atomic(file, whole);
+    read();
+  }
+  EXPECT_EQ(values_, (std::vector<float>{1.0f, 2.0f}));
+}
+
+// Somebody moves the directory, and another process makes one of that name.
+TEST_F(QuantisationCheckpointFiles, OfAnotherAreNeitherReadNorChanged) {
+  auto first = with_block(1);
+  const fs::path aside = directory_.path() / "aside";
+  const auto refuse = [&] {
+    const auto refused = [&](const auto& action) {
+      expect_error(ErrorKind::generic,
+                   first->directory().string() +
+                       " was moved or removed while it was written | run the same command again",
+                   action);
+    };
+    EXPECT_FALSE(first->is_in_place());
+    refused([&] { first->begin_part(specs_); });
+    refused([&] { first->keep(*ops_, done(), nullptr); });
+    refused([&] { first->read_stream(*ops_, stream_); });
+    refused([&] { first->read(0, specs_); });
+  };
+  fs::rename(first->directory(), aside);
+  refuse();
+  const auto second = with_block(2);
+  refuse();
+  first->remove();
+  first.reset();
+  EXPECT_TRUE(second->is_in_place());
+  EXPECT_EQ(second->read(0, specs_)[0].bytes, std::vector<uint8_t>(4, 2));
+  EXPECT_TRUE(fs::exists(second->directory() / "progress.json"));
+  EXPECT_TRUE(fs::exists(aside / "progress.json"));
 }
 
 TEST_P(SlowQuantiseResume, OtherSettingsDoNotGoOn) {

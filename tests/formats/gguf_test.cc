@@ -25,6 +25,15 @@ TEST_F(Gguf, IsNoPipe) {
   EXPECT_TRUE(is_gguf_file(put("a.gguf", GgufBuilder().build())));
 }
 
+TEST_F(Gguf, IsUnknownWhereTheSystemRefuses) {
+  const fs::path link = directory_ / "link.gguf";
+  fs::create_symlink(link, link);
+  expect_message(ErrorKind::generic, "cannot look at " + link.string(),
+                 [&] { is_gguf_file(link); });
+  EXPECT_FALSE(is_gguf_file(directory_ / "missing"));
+  EXPECT_FALSE(is_gguf_file(put("short", "GG")));
+}
+
 TEST_F(Gguf, ReadsEveryTypeOfValue) {
   GgufBuilder builder;
   builder.entry("u8", GgufType::u8, GgufBuilder::raw<uint8_t>(200));

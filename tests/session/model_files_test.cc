@@ -8,6 +8,7 @@
 #include "tests/cli/run_program.h"
 #include "tests/formats/gguf_builder.h"
 #include "tests/support/errors.h"
+#include "text/tokenizer/tokenizer_files.h"
 #include "text/tokenizer/tokenizer_json.h"
 
 namespace jackscrew {
@@ -168,6 +169,30 @@ TEST(OpenModel, SaysThatARunHasNotEnded) {
   directory.file("tokenizer.json", "{}");
   EXPECT_EQ(hint_of(error_of(ErrorKind::model, [&] { open_model(directory.path().string()); })),
             "it has the log of a run, which writes its result when it ends");
+}
+
+// As on a disk that fails: whether they are there is not known.
+TEST(OpenModel, NamesWhatCannotBeLookedAt) {
+  const TemporaryDirectory directory("jackscrew_model_not_looked_at");
+  const auto refused = [&](const char* name, const auto& open) {
+    SCOPED_TRACE(name);
+    const fs::path file = directory.path() / name;
+    fs::create_symlink(file, file);
+    const std::string error = error_of(ErrorKind::generic, open);
+    EXPECT_TRUE(error.starts_with("cannot look at " + file.string() + ": ")) << error;
+    EXPECT_EQ(hint_of(error), kSeeThatItCanBeRead);
+    fs::remove(file);
+  };
+  const auto open = [&] { open_model(directory.path().string()); };
+  refused("tokenizer.model", open);
+  refused("config.json", open);
+  refused("model", [&] { open_model((directory.path() / "model").string()); });
+  refused("adapter", [&] { read_peft_adapter(directory.path() / "adapter"); });
+  refused("adapter_model.safetensors", [&] {
+    directory.file("adapter_config.json", "{}");
+    read_peft_adapter(directory.path());
+  });
+  refused("tokenizer.json", [&] { read_tokenizer(directory.path() / "tokenizer.json"); });
 }
 
 // Of a type that is not read, or of a name like a scale's: nobody needs them, and both are told.

@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <new>
 
 #include "base/map_guard.h"
 #include "tensor/file_backing.h"
@@ -80,6 +81,18 @@ TEST(Memory, ARefusalNamesTheLimitOfTheProcess) {
     EXPECT_EQ(hint(), fmt::format("raise the limit ({} is 64.00 GiB), or set device_memory to what "
                                   "it leaves",
                                   command));
+    // Of a command that has no such budget.
+    EXPECT_EQ(hint_of(error_of(ErrorKind::does_not_fit,
+                               [&] {
+                                 without_budget_hint([&] {
+                                   memory.allocate(Purpose::workspace, int64_t{1} << 46);
+                                 });
+                               })),
+              fmt::format("raise the limit ({} is 64.00 GiB)", command));
+    EXPECT_EQ(error_of(std::bad_alloc()).hint(),
+              fmt::format("raise the limit ({} is 64.00 GiB), or use a smaller model, batch or "
+                          "sequence_len, or fewer threads",
+                          command));
   }
 }
 

@@ -170,6 +170,29 @@ TEST(SlowEarlierResult, AFinishedRunWhoseWeightsAreGoneIsNotReplaced) {
   }
 }
 
+TEST(SlowEarlierResult, AnEmptyRecipeIsDamaged) {
+  const TinyRun tiny("empty_recipe");
+  const std::string settings = kLonger + std::string("2");
+  tiny.must_train("out", settings);
+  const std::string recipe = tiny.text("out/recipe.yaml");
+  tiny.file("out/recipe.yaml", "");
+  expect_refused(run(tiny.train("out", settings) + kErrorsOnly), 2,
+                 {"holds the result of a finished run of 2 steps: its recipe.yaml is damaged: it "
+                  "is empty\n"});
+  // Nor is it the run of a checkpoint elsewhere.
+  fs::create_directories(tiny.path("begun"));
+  tiny.file("begun/recipe.yaml", "");
+  const Outcome other = run(tiny.train("begun", kLonger + std::string("4 resume=") +
+                                                    tiny.path("out/checkpoint-2").string()) +
+                            kErrorsOnly);
+  EXPECT_EQ(other.exit_code, 2) << other.out;
+  EXPECT_NE(other.out.find("checkpoint-2: its recipe.yaml is damaged: it is empty\n"),
+            std::string::npos)
+      << other.out;
+  tiny.file("out/recipe.yaml", recipe);
+  tiny.must_train("out", settings);
+}
+
 TEST(SlowEarlierResult, AFileThatIsMissingBesideTheWeightsIsWrittenAgain) {
   const TinyRun tiny("not_whole");
   for (const auto& [method, file] :

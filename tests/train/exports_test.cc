@@ -301,6 +301,18 @@ TEST_F(SlowExports, CanBeInterruptedAndRepeated) {
   EXPECT_FALSE(lacks_exports(recipe, path("run")));
 }
 
+// Nor is it whole, then.
+TEST_F(SlowExports, OfADamagedResultDoNotCallItComplete) {
+  run_text("run", lora(""));
+  fs::resize_file(tiny_.path("run/adapter_model.safetensors"), 1000);
+  const Outcome refused = run(tiny_.train("run", lora("export=gguf:f32")) + kErrorsOnly);
+  EXPECT_EQ(refused.exit_code, 5) << refused.out;
+  for (const char* words : {"export=gguf:f32: ", "adapter_model.safetensors"}) {
+    EXPECT_NE(refused.out.find(words), std::string::npos) << refused.out;
+  }
+  EXPECT_EQ(refused.out.find("complete"), std::string::npos) << refused.out;
+}
+
 // Neither command that would write it could: the values stay what they are.
 TEST_F(SlowExports, OfAValueBeyondTheirStorageNameOnesThatHoldIt) {
   run_text("run", over_base("method=full"));

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/checked.h"
+#include "base/directory.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "text/tokenizer/sentencepiece.h"
@@ -41,7 +42,7 @@ constexpr std::array<const char*, 4> kFilesOfTemplates = {kConfigFile, kChatTemp
 TokenizerTexts read_texts(const fs::path& directory, std::span<const char* const> names) {
   TokenizerTexts texts;
   for (const char* name : names) {
-    if (fs::exists(directory / name)) texts[name] = read_text(directory / name);
+    if (is_there(directory / name)) texts[name] = read_text(directory / name);
   }
   return texts;
 }
@@ -145,7 +146,7 @@ TokenizerData data_of_gguf(const GgufTokenizerMetadata& from) {
 }  // namespace
 
 bool has_tokenizer(const fs::path& directory) {
-  return fs::exists(directory / "tokenizer.json") || fs::exists(directory / "tokenizer.model");
+  return is_there(directory / "tokenizer.json") || is_there(directory / "tokenizer.model");
 }
 
 void apply_templates(TokenizerData& data, const fs::path& directory) {
@@ -188,7 +189,7 @@ FoundTokenizer read_tokenizer(const fs::path& path) {
   constexpr const char* kHint =
       "give a directory with a tokenizer.json or a tokenizer.model, such a file, or a GGUF file; "
       "or tokenizer=bytes";
-  if (!fs::exists(path)) {
+  if (!is_there(path)) {
     throw Error(ErrorKind::model, fmt::format("tokenizer {} does not exist", path.string()), kHint);
   }
   const std::string name = path.filename().string();

@@ -150,6 +150,23 @@ void expect_done_or_refused(const TinyRun& tiny, const std::string& command, int
   ADD_FAILURE() << "no limit was enough for " << command;
 }
 
+TEST(SlowMemoryLimit, QuantisesWithinWhatWasChecked) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("memory_quantise");
+  tiny.must_train("base", "max_steps=1 method=full model=" + wide_config(tiny, 260, 32, 4096));
+  std::string text;
+  for (int i = 0; text.size() < 8000; ++i) text += fmt::format("{} times {}. ", i, i * 7919 % 977);
+  const std::string quantise = fmt::format(
+      "quantize model={} tokenizer=bytes data={} output_dir={} sequence_len=64 "
+      "calibration_sequences=80 group_size=32 bits=4 threads=2 --quiet",
+      tiny.path("base").string(), tiny.file("text.txt", text), tiny.path("q").string());
+  const Outcome dry = run(quantise + " --dry-run --json");
+  ASSERT_EQ(dry.exit_code, 0) << dry.out;
+  const auto memory = nlohmann::json::parse(dry.out)["memory"].get<int64_t>();
+  EXPECT_GT(memory, int64_t{64} << 20);  // else a limit would stop the program as it starts
+  expect_done_or_refused(tiny, quantise, memory >> 20, "q");
+}
+
 // Modules that an adapter has as a whole are in memory while they are merged.
 TEST(SlowMemoryLimit, MergesWithinWhatWasChecked) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";

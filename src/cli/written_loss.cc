@@ -47,7 +47,8 @@ Dataset read_eval_data(const Recipe& reading, const Recipe& scoring, const Conve
   Dataset eval_data = load_texts(reading, reading.eval_data, tokenizer, DataPart::evaluation,
                                  TargetUse::scored, style);
   const Reference reference = reference_of(scoring, model);
-  require_room_to_score({reference.recipe, reference.files}, comparison_use(scoring.sequence_len));
+  require_room_to_score({reference.recipe, reference.files},
+                        comparison_use(eval_data, scoring.sequence_len));
   return eval_data;
 }
 
@@ -55,7 +56,7 @@ WrittenLoss measure_written(const Recipe& scoring, const ConvertedModel& model,
                             const Dataset& eval_data, const fs::path& written,
                             const ProgressStyle& style) {
   const Recipe alone = without_adapters(scoring);
-  const SessionUse use = comparison_use(scoring.sequence_len);
+  const SessionUse use = comparison_use(eval_data, scoring.sequence_len);
   WrittenLoss loss;
   if (!model.adapters.empty()) {
     const SessionUse evaluation{.training = false,

@@ -150,6 +150,25 @@ void expect_done_or_refused(const TinyRun& tiny, const std::string& command, int
   ADD_FAILURE() << "no limit was enough for " << command;
 }
 
+// The logits of two models, and no copies of them.
+TEST(SlowMemoryLimit, ComparesWithinWhatWasChecked) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("memory_compare");
+  tiny.must_train("base", "max_steps=1 method=full model=" + wide_config(tiny, 128000, 16, 32));
+  const std::string text = tiny.file("long.txt", std::string(600, 'a'));
+  const std::string compare =
+      fmt::format("compare {0} {0} tokenizer=bytes eval_data={1} sequence_len=512 threads=1",
+                  tiny.path("base").string(), text);
+  const Outcome refused = run(compare + " device_memory=1KiB 2>&1");
+  ASSERT_EQ(refused.exit_code, 3) << refused.out;
+  const std::string before = "needs ";
+  const size_t at = refused.out.find(before);
+  ASSERT_NE(at, std::string::npos) << refused.out;
+  const double mib = std::stod(refused.out.substr(at + before.size()));
+  EXPECT_GT(mib, 2 * 125);  // 256 rows of f32 for either
+  expect_done_or_refused(tiny, compare, static_cast<int64_t>(mib));
+}
+
 TEST(SlowMemoryLimit, QuantisesWithinWhatWasChecked) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
   const TinyRun tiny("memory_quantise");

@@ -137,7 +137,7 @@ std::string wide_config(const TinyRun& tiny, int vocab, int hidden, int intermed
 // not must be refused before it leaves anything at the tiny run's `output`.
 void expect_done_or_refused(const TinyRun& tiny, const std::string& command, int64_t least,
                             const std::string& output = "none") {
-  for (int64_t more = 4; more <= 108; more += 8) {
+  for (int64_t more = 4; more <= 132; more += 8) {
     const Group group((least + more) << 20);
     if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
     const Outcome outcome = group.run_within(command + " 2>&1");
@@ -165,7 +165,7 @@ TEST(SlowMemoryLimit, ComparesWithinWhatWasChecked) {
   const size_t at = refused.out.find(before);
   ASSERT_NE(at, std::string::npos) << refused.out;
   const double mib = std::stod(refused.out.substr(at + before.size()));
-  EXPECT_GT(mib, 2 * 125);  // 256 rows of f32 for either
+  EXPECT_GE(mib, 2 * 125);  // 256 rows of f32 for either
   expect_done_or_refused(tiny, compare, static_cast<int64_t>(mib));
 }
 
@@ -192,16 +192,16 @@ TEST(SlowMemoryLimit, MergesWithinWhatWasChecked) {
   const TinyRun tiny("memory_merge");
   tiny.must_train("base", "max_steps=1 method=full model=" + wide_config(tiny, 128000, 64, 32));
   const std::string base = tiny.path("base").string();
-  tiny.must_train("adapter",
-                  "max_steps=1 method=lora modules_to_save=embed_tokens,lm_head init=pretrained model=" +
-                      base);
+  tiny.must_train(
+      "adapter",
+      "max_steps=1 method=lora modules_to_save=embed_tokens,lm_head init=pretrained model=" + base);
   constexpr int64_t kStarts = 44;  // MiB that let the program get to its adapter
-  expect_done_or_refused(tiny,
-                         fmt::format("merge model={} adapter={} output={} storage=bf16 "
-                                     "tokenizer=bytes threads=1",
-                                     base, tiny.path("adapter").string(),
-                                     tiny.path("m.gguf").string()),
-                         kStarts, "m.gguf");
+  expect_done_or_refused(
+      tiny,
+      fmt::format("merge model={} adapter={} output={} storage=bf16 "
+                  "tokenizer=bytes threads=1",
+                  base, tiny.path("adapter").string(), tiny.path("m.gguf").string()),
+      kStarts, "m.gguf");
 }
 
 TEST(SlowMemoryLimit, WithoutProcItIsUnknown) {

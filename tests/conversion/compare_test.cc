@@ -194,6 +194,25 @@ TEST_F(SlowConversion, CompareAndExportNeedRoomForTheirModels) {
                  {"missing does not exist"});
 }
 
+// Nothing is written where both models together would not fit: a weight that cannot be written says
+// which came first.
+TEST_F(SlowConversion, ExportNeedsRoomForBothModelsBeforeItWrites) {
+  fs::copy(path("base"), path("broken"));
+  std::string weights = tiny_.text("broken/model.safetensors");
+  std::fill(weights.end() - 4, weights.end(), '\xff');  // NaN
+  tiny_.file("broken/model.safetensors", weights);
+  const Recipe recipe = without_training(make_recipe({"threads=1", "sequence_len=64"}));
+  const Dataset data({{{'a', 'b'}, {1, 1}}}, 64);
+  const int64_t alone =
+      Session::rehearse(recipe, open_model(path("base")), comparison_use(data, 64)).ledger.peak;
+  const auto with_budget = [&](int64_t bytes) {
+    return fmt::format("export model={} output_dir={} storage=f32 {} threads=1 device_memory={}B",
+                       path("broken"), path("out"), eval(), bytes);
+  };
+  expect_refusal(with_budget(alone * 3 / 2), 3, {"budget", "device_memory"});
+  expect_refusal(with_budget(alone * 5 / 2), 6, {});
+}
+
 // As the micro-batches of a run are counted.
 TEST(Compare, CountsTheBatchesThatAreMadeAtOnce) {
   const ModelFiles files = open_model("llama-9m");

@@ -146,6 +146,12 @@ std::optional<MemoryLimit> memory_limit(const fs::path& root) {
   return tightest;
 }
 
+std::string left_text(const MemoryLimit& limit, int64_t needed) {
+  return fmt::format("only {} is left of the memory limit of {} ({})",
+                     human_bytes(limit.available, needed), human_bytes(limit.bytes),
+                     limit.group.string());
+}
+
 void require_memory(int64_t bytes, const std::string& what, const std::string& hint,
                     const fs::path& root) {
   // Reading the limit takes longer than taking so little.
@@ -153,11 +159,9 @@ void require_memory(int64_t bytes, const std::string& what, const std::string& h
   if (bytes <= kLittle) return;
   const auto limit = memory_limit(root);
   if (!limit || bytes <= limit->available) return;
-  throw Error(ErrorKind::does_not_fit,
-              fmt::format("{} needs {}, but only {} is left of the memory limit of {} ({})", what,
-                          human_bytes(bytes), human_bytes(limit->available, bytes),
-                          human_bytes(limit->bytes), limit->group.string()),
-              hint);
+  throw Error(
+      ErrorKind::does_not_fit,
+      fmt::format("{} needs {}, but {}", what, human_bytes(bytes), left_text(*limit, bytes)), hint);
 }
 
 std::optional<AddressLimit> address_limit() {

@@ -25,6 +25,8 @@ struct MemoryLimit {
 // it, in version 1 and 2 of control groups: containers, systemd and Slurm set them. `root`: where
 // /proc and the mounts are looked for.
 std::optional<MemoryLimit> memory_limit(const fs::path& root = "/");
+// "only 20.0 MiB is left of the memory limit of 64.0 MiB (DIRECTORY)", where `needed` is more.
+std::string left_text(const MemoryLimit& limit, int64_t needed);
 
 // Throws Error(does_not_fit) where the `bytes` that `what` needs are more than memory_limit()
 // leaves, before the kernel kills the process for them. Up to 1 MiB is not looked at. `root` as

@@ -153,18 +153,18 @@ int compare(const Recipe& given) {
   }
   const Dataset dataset = load_texts(recipe, recipe.eval_data, tokenizer, DataPart::evaluation,
                                      TargetUse::scored, style);
-  const SessionUse use = comparison_use(recipe.sequence_len);
+  const SessionUse use = comparison_use(dataset, recipe.sequence_len);
   for (const ModelFiles& files : others) {
     require_room_for_both({recipe, first}, {recipe, files}, use);
   }
   const int64_t tokens = dataset.stats().trained_tokens;
-  const auto reference = open_session(recipe, first, use, style);
+  const auto reference = open_scored({recipe, first}, use, style);
   warn_of_product_parameters(*reference);
   Rows rows(first, others, tokens, recipe.json);
   std::vector<ComparedModel> models = {{first.origin, stored_bytes(first)}};
   std::optional<Error> non_finite;  // of the first such model; the others are compared all the same
   for (const ModelFiles& files : others) {
-    const auto session = open_session(recipe, files, use, style);
+    const auto session = open_scored({recipe, files}, use, style);
     const Comparison found = compare_sessions({*reference, first.origin}, {*session, files.origin},
                                               dataset, recipe.threads, style);
     if (models.size() == 1) {  // it is scored beside every other, each time with the same result

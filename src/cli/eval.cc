@@ -13,8 +13,8 @@
 #include "report/progress.h"
 #include "session/adapter.h"
 #include "session/evaluate.h"
-#include "session/fit.h"
 #include "session/loading.h"
+#include "session/plan.h"
 
 namespace jackscrew {
 
@@ -91,21 +91,6 @@ std::vector<Dataset> load_scored(const Recipe& recipe, const HeldOut& scored,
   return parts;
 }
 
-// Several records are scored together: 2048 tokens keep the products busy, and more would only take
-// memory. Where so many do not fit, fewer, down to one text of sequence_len.
-SessionUse scoring_use(const Recipe& recipe, const ModelFiles& files) {
-  constexpr int64_t kTokens = 2048;
-  SessionUse use{.training = false,
-                 .tokens = std::max(recipe.sequence_len, kTokens),
-                 .max_positions = recipe.sequence_len,
-                 .kv_tokens = 0,
-                 .logits_rows = 0};
-  while (use.tokens > recipe.sequence_len && !has_room(recipe, files, use)) {
-    use.tokens = std::max(recipe.sequence_len, use.tokens / 2);
-  }
-  return use;
-}
-
 int score(const Recipe& given) {
   Recipe recipe = without_training(with_adapter_options(given));
   recipe.options.require("model", "eval");
@@ -116,7 +101,7 @@ int score(const Recipe& given) {
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
   const ProgressStyle style = stderr_style(recipe.quiet);
   const std::vector<Dataset> parts = load_scored(recipe, scored, tokenizer, style);
-  const SessionUse use = scoring_use(recipe, files);
+  const SessionUse use = evaluation_use(recipe, files, parts);
   const auto session = open_session(recipe, files, use, style);
   warn_of_product_parameters(*session);
   EvalResult all;

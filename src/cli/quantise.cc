@@ -345,7 +345,13 @@ int quantise(const Recipe& given, const std::string& command) {
   // All data are read first: an error in them is told before the work, and by a dry run too.
   std::optional<Dataset> eval_data;
   if (!recipe.eval_data.empty()) {
-    eval_data = read_eval_data(reading(recipe.sequence_len), scoring(recipe, files), model, style);
+    std::vector<WeightSpec> coded;
+    for (const ModelTensor& tensor : quantiser.files->tensors()) {
+      if (tensor.format == nullptr) coded.push_back(tensor.spec);
+    }
+    eval_data = read_eval_data(
+        reading(recipe.sequence_len), scoring(recipe, files), model,
+        {output.format(), quantiser.files->tensors(), quantiser.rounder->most_bytes(coded)}, style);
   }
   const CalibrationText text =
       read_calibration_text(lengths, files, size, plan.least_tokens(), style);

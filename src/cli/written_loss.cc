@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "conversion/planned_source.h"
 #include "formats/peft.h"
 #include "session/adapter.h"
 #include "session/evaluate.h"
@@ -33,6 +35,14 @@ Reference reference_of(const Recipe& recipe, const ConvertedModel& model) {
   return {without_adapters(recipe), model.result()};
 }
 
+// Beside the data, what a merged model needs while its weights are read.
+SessionUse written_use(const Recipe& scoring, const ConvertedModel& model,
+                       const Dataset& eval_data) {
+  SessionUse use = comparison_use(eval_data, scoring.sequence_len);
+  use.data_bytes = checked_add(use.data_bytes, model.merging_bytes - model.held_bytes);
+  return use;
+}
+
 }  // namespace
 
 void check_loss_options(const Recipe& recipe) {
@@ -42,12 +52,20 @@ void check_loss_options(const Recipe& recipe) {
 }
 
 Dataset read_eval_data(const Recipe& reading, const Recipe& scoring, const ConvertedModel& model,
-                       const ProgressStyle& style) {
+                       const PlannedWriting& planned, const ProgressStyle& style) {
   const Tokenizer tokenizer = make_tokenizer(reading.tokenizer, model.result());
   Dataset eval_data = load_texts(reading, reading.eval_data, tokenizer, DataPart::evaluation,
                                  TargetUse::scored, style);
   const Reference reference = reference_of(scoring, model);
-  require_room_to_score({reference.recipe, reference.files}, comparison_use(scoring.sequence_len));
+  SessionUse use = written_use(scoring, model, eval_data);
+  require_room_to_score({reference.recipe, reference.files}, use);
+  const Recipe alone = without_adapters(scoring);
+  if (!model.adapters.empty()) {
+    require_room_to_score({alone, model.base}, evaluation_use(alone, model.base, {&eval_data, 1}));
+  }
+  const ModelFiles written = planned_files(model.result(), planned.files, planned.tensors);
+  use.data_bytes = checked_add(use.data_bytes, planned.coded_bytes);
+  require_room_for_both({reference.recipe, reference.files}, {alone, written}, use);
   return eval_data;
 }
 
@@ -55,23 +73,19 @@ WrittenLoss measure_written(const Recipe& scoring, const ConvertedModel& model,
                             const Dataset& eval_data, const ModelOutput& output,
                             const ProgressStyle& style) {
   const Recipe alone = without_adapters(scoring);
-  const SessionUse use = comparison_use(scoring.sequence_len);
+  const SessionUse use = written_use(scoring, model, eval_data);
   WrittenLoss loss;
   if (!model.adapters.empty()) {
-    const SessionUse evaluation{.training = false,
-                                .tokens = scoring.sequence_len,
-                                .max_positions = scoring.sequence_len,
-                                .kv_tokens = 0,
-                                .logits_rows = 0};
+    const SessionUse evaluation = evaluation_use(alone, model.base, {&eval_data, 1});
     const auto session = open_session(alone, model.base, evaluation, style);
-    loss.base = evaluate(*session, eval_data, scoring.sequence_len, style).loss;
+    loss.base = evaluate(*session, eval_data, evaluation.tokens, style).loss;
   }
   output.require_in_place();
   const ModelFiles files = open_model(output.path().string());
   const Reference of = reference_of(scoring, model);
   require_room_for_both({of.recipe, of.files}, {alone, files}, use);
-  const auto reference = open_session(of.recipe, of.files, use, style);
-  const auto session = open_session(alone, files, use, style);
+  const auto reference = open_scored({of.recipe, of.files}, use, style);
+  const auto session = open_scored({alone, files}, use, style);
   loss.written = compare_sessions({*reference, model.name()}, {*session, kWrittenModel}, eval_data,
                                   scoring.threads, style);
   require_finite_loss(loss.written.loss, kWrittenModel);

@@ -15,12 +15,19 @@
 
 namespace jackscrew {
 
-// Reads eval_data as `reading` says, and looks whether the model that was given has room to be
-// scored, before there is work to lose. Both recipes have their lengths settled. `scoring` is that
+// The model that will be written.
+struct PlannedWriting {
+  ModelFormat files;
+  const std::vector<ModelTensor>& tensors;
+  int64_t coded_bytes = 0;  // of those without a format, which readers bring into memory
+};
+
+// Reads eval_data as `reading` says, and looks whether all that measure_written() opens has room,
+// before there is work to lose. Both recipes have their lengths settled. `scoring` is that
 // of the sessions: with storage=keep and, where the reference is an adapter beside its model as in
 // training, with that adapter; else the reference is the sum of the model and its adapters in f32.
 Dataset read_eval_data(const Recipe& reading, const Recipe& scoring, const ConvertedModel& model,
-                       const ProgressStyle& style);
+                       const PlannedWriting& planned, const ProgressStyle& style);
 
 struct WrittenLoss {
   std::optional<double> base;  // without the adapters, if there are any

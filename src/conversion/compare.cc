@@ -6,11 +6,13 @@
 #include <span>
 #include <vector>
 
+#include "base/checked.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/parallel.h"
 #include "data/batch.h"
 #include "session/fit.h"
+#include "session/loading.h"
 
 namespace jackscrew {
 
@@ -20,7 +22,14 @@ namespace {
 // small.
 constexpr int64_t kChunk = 256;
 
-// The logits of a chunk of tokens, on the host.
+// Every example is scored by itself: a micro-batch has one at least.
+constexpr int64_t kOneExample = 1;
+
+bool reads_in_place(const Device& device) {
+  return device.shares_host_memory();
+}
+
+// The logits of a chunk of tokens, on the host: those of the session, or a copy of them.
 class ChunkLogits {
  public:
   void read(Session& session, std::span<const int32_t> ids) {
@@ -32,25 +41,28 @@ class ChunkLogits {
       session.keep_cached(0);
     }
     const Stopwatch watch;
-    const Tensor logits = session.logits(ids, count, true);
-    cols_ = logits.cols();
-    values_.resize(static_cast<size_t>(logits.size()));
-    session.ops().copy(Tensor(values_.data(), DType::f32, {count, cols_}), logits);
+    logits_ = session.logits(ids, count, true);
+    if (!reads_in_place(session.device())) {
+      copy_.resize(static_cast<size_t>(logits_.size()));
+      const Tensor on_host(copy_.data(), DType::f32, {count, logits_.cols()});
+      session.ops().copy(on_host, logits_);
+      logits_ = on_host;
+    }
     session.ops().finish();
     tokens_ += count;
     seconds_ += watch.seconds();
   }
   std::span<const float> row(int64_t index) const {
-    return std::span(values_).subspan(static_cast<size_t>(index * cols_),
-                                      static_cast<size_t>(cols_));
+    return {logits_.data<float>() + index * logits_.row_stride(),
+            static_cast<size_t>(logits_.cols())};
   }
-  int64_t cols() const { return cols_; }
+  int64_t cols() const { return logits_.cols(); }
   double rate() const { return static_cast<double>(tokens_) / seconds_; }
 
  private:
-  std::vector<float> values_;
-  int64_t cols_ = 0;
-  int64_t tokens_ = 0;  // in all chunks
+  Tensor logits_;            // f32 [count, vocab], until the session's next
+  std::vector<float> copy_;  // [count * vocab], see copied_bytes()
+  int64_t tokens_ = 0;       // in all chunks
   double seconds_ = 0;
 };
 
@@ -79,6 +91,18 @@ Terms compare_row(std::span<const float> p, std::span<const float> q, size_t tar
   return terms;
 }
 
+// What a comparison takes to have the logits of a model on the host, beside its session.
+int64_t copied_bytes(const ScoredModel& model, const SessionUse& use) {
+  if (reads_in_place(*open_device(model.recipe))) return 0;
+  return checked_mul(checked_mul(use.logits_rows, model.files.config.vocab_size),
+                     dtype_size(DType::f32));
+}
+
+SessionUse with_data(SessionUse use, int64_t bytes) {
+  use.data_bytes = checked_add(use.data_bytes, bytes);
+  return use;
+}
+
 }  // namespace
 
 JsonObject Comparison::to_json() const {
@@ -89,7 +113,8 @@ JsonObject Comparison::to_json() const {
 }
 
 void require_room_to_score(const ScoredModel& model, const SessionUse& use) {
-  require_fit(model.recipe, model.files, use, Session::rehearse(model.recipe, model.files, use));
+  require_fit(model.recipe, model.files, with_data(use, copied_bytes(model, use)),
+              Session::rehearse(model.recipe, model.files, use));
 }
 
 void require_room_for_both(const ScoredModel& reference, const ScoredModel& other,
@@ -102,7 +127,8 @@ void require_room_for_both(const ScoredModel& reference, const ScoredModel& othe
   };
   add(both.ledger, second.ledger);
   add(both.host, second.host);
-  require_fit(reference.recipe, reference.files, use, both);
+  const int64_t copied = checked_add(copied_bytes(reference, use), copied_bytes(other, use));
+  require_fit(reference.recipe, reference.files, with_data(use, copied), both);
 }
 
 void require_finite_loss(double loss, const std::string& model) {
@@ -111,13 +137,20 @@ void require_finite_loss(double loss, const std::string& model) {
               kNonFiniteModel);
 }
 
-SessionUse comparison_use(int64_t sequence_len) {
+SessionUse comparison_use(const Dataset& dataset, int64_t sequence_len) {
   return {.training = false,
           .tokens = std::min(kChunk, sequence_len),
           .max_positions = sequence_len,
           .kv_tokens = sequence_len,
           .logits_rows = std::min(kChunk, sequence_len),
-          .compares = true};
+          .compares = true,
+          .data_bytes = EvaluationBatches(dataset, kOneExample).step_bytes()};
+}
+
+std::unique_ptr<Session> open_scored(const ScoredModel& model, const SessionUse& use,
+                                     const ProgressStyle& style) {
+  return load_session(model.recipe, model.files, use,
+                      Session::rehearse(model.recipe, model.files, use), style);
 }
 
 Comparison compare_sessions(const ComparedSession& first, const ComparedSession& second,
@@ -125,11 +158,13 @@ Comparison compare_sessions(const ComparedSession& first, const ComparedSession&
   Session& reference = first.session;
   Session& other = second.session;
   ProgressBar bar(std::cerr, style, "comparing", dataset.stats().tokens, "tokens");
-  EvaluationBatches batches(dataset, 1);  // every example by itself
+  EvaluationBatches batches(dataset, kOneExample);
   ChunkLogits p, q;
   Terms sums;
   Comparison out;
-  for (StepBatch step = batches.next(); !step.micro_batches.empty(); step = batches.next()) {
+  while (true) {
+    const StepBatch step = batches.next();  // the one before is gone
+    if (step.micro_batches.empty()) break;
     for (const MicroBatch& batch : step.micro_batches) {
       reference.keep_cached(0);
       other.keep_cached(0);

@@ -1,6 +1,8 @@
 // Measures how far one model is from another on a text.
 #pragma once
 
+#include <memory>
+
 #include "base/json_object.h"
 #include "data/dataset.h"
 #include "report/progress.h"
@@ -21,8 +23,8 @@ struct Comparison {
   JsonObject to_json() const;
 };
 
-// How either session must be planned.
-SessionUse comparison_use(int64_t sequence_len);
+// How either session must be planned; its data are those of both.
+SessionUse comparison_use(const Dataset& dataset, int64_t sequence_len);
 
 // A model, and the recipe of the session that scores it.
 struct ScoredModel {
@@ -35,6 +37,10 @@ struct ScoredModel {
 void require_room_to_score(const ScoredModel& model, const SessionUse& use);
 void require_room_for_both(const ScoredModel& reference, const ScoredModel& other,
                            const SessionUse& use);
+// A session over a model for which there is room. Nothing is asked again: what the program takes
+// of its own is there by then in part, and would count twice.
+std::unique_ptr<Session> open_scored(const ScoredModel& model, const SessionUse& use,
+                                     const ProgressStyle& style);
 
 // A session over a model, and what the model is called in errors.
 struct ComparedSession {

@@ -15,6 +15,8 @@
 #include "formats/safetensors.h"
 #include "quant/nf4.h"
 #include "quant/plain.h"
+#include "session/adapter.h"
+#include "session/fit.h"
 #include "session/loading.h"
 #include "session/stage_loader.h"
 #include "text/tokenizer/gguf_tokenizer.h"
@@ -187,9 +189,13 @@ Texts directory_texts(const Recipe& recipe, const ModelFiles& files, const char*
 }
 
 ConvertedModel::ConvertedModel(const Recipe& recipe)
-    : ConvertedModel(recipe, open_model(recipe.model, recipe.adapter, recipe.tokenizer)) {}
+    : ConvertedModel(
+          recipe, open_model(recipe.model, recipe.adapter, recipe.tokenizer), [&](int64_t bytes) {
+            require_host_memory(bytes, recipe, "close other programs, or raise the limit");
+          }) {}
 
-ConvertedModel::ConvertedModel(const Recipe& recipe, ModelFiles model) : base(std::move(model)) {
+ConvertedModel::ConvertedModel(const Recipe& recipe, ModelFiles model, const RoomCheck& check)
+    : base(std::move(model)) {
   if (base.source == nullptr) {
     throw Error(ErrorKind::usage, fmt::format("{} is a shape without weights", base.origin),
                 "give a model directory or a GGUF file");
@@ -202,8 +208,9 @@ ConvertedModel::ConvertedModel(const Recipe& recipe, ModelFiles model) : base(st
   }
   if (adapters.empty()) return;
   notes = notes_on_templates(recipe, base);
-  auto source = std::make_unique<MergedSource>(recipe, base, adapters);
+  auto source = std::make_unique<MergedSource>(recipe, base, adapters, check);
   merging_bytes = source->most_bytes();
+  held_bytes = source->held_bytes();
   merged = base;
   merged->source = std::move(source);
 }
@@ -319,7 +326,7 @@ ConversionReport write_adapter(const Recipe& recipe, ModelOutput& output) {
   const PeftAdapter adapter = read_peft_adapter(recipe.adapter);
   int64_t bytes = 0;
   for (const PeftTensor& tensor : adapter.tensors) {
-    finite_values(tensor, recipe.adapter);
+    require_finite(tensor.values(), tensor, recipe.adapter);
     bytes = checked_add(bytes, format.row_bytes(tensor.size()));
   }
   output.begin({bytes, bytes});

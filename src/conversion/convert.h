@@ -19,10 +19,12 @@ namespace jackscrew {
 // The base model of a conversion and, where there are adapters, the merged model.
 struct ConvertedModel {
   // Opens the recipe's model and adapters. Throws Error(usage) for a shape without weights,
-  // Error(model) for files that are damaged or do not belong together.
+  // Error(model) for files that are damaged or do not belong together, Error(does_not_fit) where
+  // merging them does not.
   explicit ConvertedModel(const Recipe& recipe);
-  // Takes a model that is already open, and opens the recipe's adapters. Throws likewise.
-  ConvertedModel(const Recipe& recipe, ModelFiles model);
+  // Takes a model that is already open, and opens the recipe's adapters; `check` as MergedSource
+  // has it. Throws likewise.
+  ConvertedModel(const Recipe& recipe, ModelFiles model, const RoomCheck& check = {});
   ConvertedModel(const ConvertedModel&) = delete;  // the merged model reads `base`
 
   // The model to be written.
@@ -34,6 +36,7 @@ struct ConvertedModel {
   std::vector<WeightedAdapter> adapters;
   std::optional<ModelFiles> merged;
   int64_t merging_bytes = 0;       // MergedSource::most_bytes()
+  int64_t held_bytes = 0;          // what of them is taken already: MergedSource::held_bytes()
   std::vector<std::string> notes;  // on what of the adapters is not written, a line each
 };
 

@@ -27,22 +27,40 @@ int64_t panel_rows(const WeightSpec& spec) {
   return std::min(spec.rows, encode_panel_rows(spec.cols));
 }
 
-}  // namespace
-
-std::vector<float> finite_values(const PeftTensor& tensor, const std::string& directory) {
-  std::vector<float> values = tensor.values();
-  require_finite(values, tensor, directory);
-  return values;
+// Reads the values of a tensor, a part at a time: beside them is no room for a second copy. Throws
+// Error(non_finite) naming the tensor.
+void read_values(const PeftTensor& tensor, const std::string& directory, const Tensor& to) {
+  constexpr int64_t kPart = int64_t{1} << 18;  // values: 1 MiB
+  for (int64_t begin = 0; begin < tensor.size(); begin += kPart) {
+    const std::vector<float> part = tensor.values(begin, std::min(tensor.size(), begin + kPart));
+    require_finite(part, tensor, directory);
+    std::ranges::copy(part, to.data<float>() + begin);
+  }
 }
 
+}  // namespace
+
 MergedSource::MergedSource(const Recipe& recipe, const ModelFiles& base,
-                           const std::vector<WeightedAdapter>& adapters)
+                           const std::vector<WeightedAdapter>& adapters, const RoomCheck& check)
     : base_(base),
       tied_(base.config.tie_word_embeddings),
       device_(open_device("cpu", {.threads = recipe.threads, .isa = choose_isa(recipe.isa)})),
       memory_("host", device_->make_backing(), 0),
       ops_(device_->make_ops(memory_)) {
-  for (const WeightedAdapter& adapter : adapters) add(recipe, base, adapter);
+  std::vector<OpenAdapter> open;
+  int64_t bytes = 0;
+  for (const WeightedAdapter& adapter : adapters) {
+    open.push_back({adapter, learner_of(recipe, adapter.directory, tied_),
+                    read_adapter_over(adapter.directory, tied_)});
+    for (const PeftTensor& tensor : open.back().read.tensors) {
+      bytes = checked_add(bytes, booked_bytes(checked_mul(tensor.size(), sizeof(float))));
+    }
+  }
+  values_ = Arena(memory_, Purpose::adapters, bytes);
+  std::vector<UnreadValues> unread;
+  for (const OpenAdapter& adapter : open) add(adapter, unread);
+  if (check) check(most_bytes());
+  for (const UnreadValues& of : unread) read_values(of.tensor, of.directory, of.to);
   for (auto& [name, merged] : merged_) {
     merged.tensor.name = name;
     merged.tensor.format = unowned(f32_format());
@@ -53,12 +71,10 @@ MergedSource::MergedSource(const Recipe& recipe, const ModelFiles& base,
   }
 }
 
-void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
-                       const WeightedAdapter& adapter) {
-  const std::string& directory = adapter.directory;
-  const auto learner = learner_of(recipe, directory, tied_);
-  const PeftAdapter read = read_adapter_over(directory, tied_);
-  const std::string contradiction = read.contradiction(base.config.num_hidden_layers);
+void MergedSource::add(const OpenAdapter& adapter, std::vector<UnreadValues>& unread) {
+  const auto& [from, learner, read] = adapter;
+  const std::string& directory = from.directory;
+  const std::string contradiction = read.contradiction(base_.config.num_hidden_layers);
   if (!contradiction.empty()) warn(contradiction);
   const Format* rounds_to = read.base_storage.empty() ? nullptr : &find_format(read.base_storage);
   std::map<std::string, const PeftTensor*> tensors;
@@ -70,9 +86,11 @@ void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
     const PeftTensor& tensor = *found->second;
     require_shape(tensor, shape, directory);
     tensors.erase(found);
-    return values_.emplace_back(finite_values(tensor, directory));
+    const Tensor to = values_.tensor(DType::f32, {tensor.size()});
+    unread.push_back({to, tensor, directory});
+    return {to.data<float>(), static_cast<size_t>(to.size())};
   };
-  const auto weights = weights_of(base.config, StageSpec::whole(base.config));
+  const auto weights = weights_of(base_.config, StageSpec::whole(base_.config));
   require_places(read, weights, directory);
   try {
     learner->plan(weights);
@@ -85,7 +103,7 @@ void MergedSource::add(const Recipe& recipe, const ModelFiles& base,
       Merged& merged = merged_[weight.name];
       merged.spec = weight;
       merged.parts.push_back(
-          {std::move(merge), adapter.weight, weight.is_block_matrix() ? rounds_to : nullptr});
+          {std::move(merge), from.weight, weight.is_block_matrix() ? rounds_to : nullptr});
     }
   }
   if (!tensors.empty()) fail_of_place(tensors.begin()->first, directory);
@@ -113,10 +131,7 @@ const StoredTensor& MergedSource::stored(const WeightSpec& spec) const {
 }
 
 int64_t MergedSource::most_bytes() const {
-  int64_t values = 0, most = 0;
-  for (const std::vector<float>& tensor : values_) {
-    values = checked_add(values, static_cast<int64_t>(tensor.size() * sizeof(float)));
-  }
+  int64_t most = 0;
   for (const auto& [name, merged] : merged_) {
     const WeightSpec& spec = merged.spec;
     const Tensor panels(nullptr, DType::f32, {2, panel_rows(spec), spec.cols});
@@ -129,7 +144,7 @@ int64_t MergedSource::most_bytes() const {
     }
     most = std::max(most, bytes);
   }
-  return checked_add(values, most);
+  return checked_add(held_bytes(), most);
 }
 
 int64_t MergedSource::staging_to_round(const WeightSpec& spec, const Format& format) const {

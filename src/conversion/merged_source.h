@@ -2,7 +2,7 @@
 // are read.
 #pragma once
 
-#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,9 +23,9 @@ struct WeightedAdapter {
   double weight = 1.0;
 };
 
-// A tensor of the adapter in `directory`. Throws Error(non_finite) naming it for NaN or an
-// infinity.
-std::vector<float> finite_values(const PeftTensor& tensor, const std::string& directory);
+// Throws Error(does_not_fit) where there is no room for so many bytes. Empty: what asks has held
+// more before.
+using RoomCheck = std::function<void(int64_t bytes)>;
 
 // W + sum of weight (W_a - W) over the adapters, where W_a is W with that adapter alone merged: for
 // LoRA W + sum of weight scale B A, which PEFT calls "cat". An adapter that makes up for rounding
@@ -36,9 +36,9 @@ class MergedSource : public WeightSource {
   // `base`, which has weights, must outlive it. Throws Error(model) for an adapter that cannot be
   // read or was made for another model: a tensor is missing, has another shape or has no place.
   // Throws Error(non_finite) for adapter values that are not finite. `recipe` sets the number of
-  // threads.
+  // threads. Before any values are read, `check` is asked about most_bytes().
   MergedSource(const Recipe& recipe, const ModelFiles& base,
-               const std::vector<WeightedAdapter>& adapters);
+               const std::vector<WeightedAdapter>& adapters, const RoomCheck& check = {});
 
   const StoredTensor* find(std::string_view name) const override;
   std::vector<std::string> names() const override { return base_.source->names(); }
@@ -47,8 +47,21 @@ class MergedSource : public WeightSource {
   // The bytes that it holds, at most: the adapters' values, and what the weight that is being read
   // needs.
   int64_t most_bytes() const;
+  // Those of the adapters' values, which it holds all the time.
+  int64_t held_bytes() const { return values_.capacity(); }
 
  private:
+  struct OpenAdapter {
+    WeightedAdapter from;
+    std::unique_ptr<Learner> learner;
+    PeftAdapter read;
+  };
+  // Values that have their place, and where they are read from.
+  struct UnreadValues {
+    Tensor to;  // f32 [size]
+    PeftTensor tensor;
+    std::string directory;
+  };
   struct AdapterMerge {  // what one adapter does to one weight
     WeightMerge merge;
     double weight;
@@ -69,7 +82,7 @@ class MergedSource : public WeightSource {
     StoredRows rows;
     std::map<const Format*, Weight> rounded;
   };
-  void add(const Recipe& recipe, const ModelFiles& base, const WeightedAdapter& adapter);
+  void add(const OpenAdapter& adapter, std::vector<UnreadValues>& unread);
   Tensor rows(const Merged& merged, int64_t begin, int64_t end) const;
   void begin(const Merged& merged) const;
   // Rows of what the adapter is merged into, f32.
@@ -81,10 +94,10 @@ class MergedSource : public WeightSource {
 
   const ModelFiles& base_;
   bool tied_;
-  std::deque<std::vector<float>> values_;  // of the adapters' tensors; merges have views into them
   std::map<std::string, Merged, std::less<>> merged_;
   std::unique_ptr<Device> device_;
   mutable Memory memory_;
+  Arena values_;  // of the adapters' tensors; merges have views into them
   std::unique_ptr<Ops> ops_;
   mutable std::unique_ptr<OpenWeight> open_;
   mutable OwnedTensor panels_;  // f32, two panels of the current weight: result, one adapter's

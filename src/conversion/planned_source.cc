@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "formats/gguf_names.h"
 #include "learners/learner.h"
 #include "model/weights.h"
 #include "quant/plain.h"
@@ -29,6 +30,13 @@ void PlannedSource::add_stored(const WeightSpec& weight, FormatPointer format) {
   add(weight, std::move(format)).transcode = [](int64_t, int, const StorageSink&) {
     fail_of_values();
   };
+}
+
+void PlannedSource::add_in_place(const WeightSpec& weight, FormatPointer format) {
+  StoredTensor& tensor = add(weight, std::move(format));
+  // As on the plan device, bytes without an address.
+  const int64_t bytes = tensor.format->storage_bytes(weight.rows, weight.cols);
+  tensor.bytes = {static_cast<const uint8_t*>(nullptr), static_cast<size_t>(bytes)};
 }
 
 void PlannedSource::add_computed(const WeightSpec& weight, FormatPointer format) {
@@ -76,6 +84,24 @@ std::shared_ptr<WeightSource> planned_result(const ModelFiles& files,
     source->add_stored(weight, unowned(format == nullptr ? f32_format() : *format));
   }
   return source;
+}
+
+ModelFiles planned_files(const ModelFiles& model, ModelFormat files,
+                         const std::vector<ModelTensor>& tensors) {
+  auto source = std::make_shared<PlannedSource>();
+  ModelFiles out = model;
+  for (const auto& [weight, format] : tensors) {
+    // A layout that rounds a tied head makes a matrix of it.
+    if (weight.name == head_of(model.config).name) out.config.tie_word_embeddings = false;
+    const bool is_coded = format == nullptr;
+    const Format& held = is_coded ? f16_format() : *format;
+    const bool is_interleaved =
+        files == ModelFormat::gguf && gguf_interleaved_heads(model.config, weight.name) > 0;
+    const bool lies = held.row_bytes(weight.cols) > 0 && !is_interleaved;
+    lies ? source->add_in_place(weight, unowned(held)) : source->add_stored(weight, unowned(held));
+  }
+  out.source = std::move(source);
+  return out;
 }
 
 }  // namespace jackscrew

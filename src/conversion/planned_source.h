@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "conversion/write_model.h"
 #include "formats/safetensors.h"
 #include "quant/stored_tensor.h"
 #include "quant/weight_spec.h"
@@ -19,6 +20,8 @@ class PlannedSource : public WeightSource {
   // A weight that is stored in a file in that format; when loading is rehearsed, in an order that
   // does not let it be read where it lies.
   void add_stored(const WeightSpec& weight, FormatPointer format);
+  // A weight that lies in a file as it is read, so that it may stay there.
+  void add_in_place(const WeightSpec& weight, FormatPointer format);
   // A weight that is computed while it is read: it has no stored bytes.
   void add_computed(const WeightSpec& weight, FormatPointer format);
 
@@ -40,5 +43,10 @@ std::shared_ptr<WeightSource> planned_merge(const Recipe& recipe, const ModelFil
 // are f32.
 std::shared_ptr<WeightSource> planned_result(const ModelFiles& files,
                                              const std::vector<SafetensorsSpec>& specs);
+
+// The model as files of that kind will have it, with these tensors: for a session that scores it
+// before it exists. Of a tensor without a format nothing is counted.
+ModelFiles planned_files(const ModelFiles& model, ModelFormat files,
+                         const std::vector<ModelTensor>& tensors);
 
 }  // namespace jackscrew

@@ -9,7 +9,6 @@
 
 #include "base/crc32c.h"
 #include "base/error.h"
-#include "base/process_memory.h"
 #include "base/text.h"
 #include "conversion/fitting_layouts.h"
 #include "conversion/quantise_blocks.h"
@@ -18,6 +17,7 @@
 #include "model/weights.h"
 #include "quant/plain.h"
 #include "session/fingerprint.h"
+#include "session/fit.h"
 
 namespace jackscrew {
 
@@ -42,15 +42,6 @@ int64_t measured_sequences(const CalibrationSize& text, const QuantisationPlan& 
 
 std::optional<WeightSpec> rounded_head(const ModelConfig& config, const QuantisationPlan& plan) {
   return plan.rounds_head() ? std::optional(head_of(config)) : std::nullopt;
-}
-
-void require_memory(int64_t bytes) {
-  const int64_t available = available_memory_bytes();
-  if (available == 0 || bytes <= available) return;
-  throw Error(ErrorKind::does_not_fit,
-              fmt::format("this needs {} of memory, and only {} is free on this machine",
-                          human_bytes(bytes, available), human_bytes(available, bytes)),
-              "close other programs, or set calibration_sequences lower");
 }
 
 // The checkpoint and the result are both on disk at the end, and for a moment so are two streams.
@@ -243,7 +234,8 @@ QuantisationReport write_quantised(const QuantiseJob& job, const CalibrationText
         fmt::format("continued {}", progress_text(checkpoint.progress(), files.config)));
   }
   require_disk(job.plan, files.config, text, checkpoint, output);
-  require_memory(quantising_memory(job, text.size()));
+  require_host_memory(quantising_memory(job, text.size()) - job.model.held_bytes, job.recipe,
+                      "close other programs, or set calibration_sequences lower");
   const Recipe how = calibrating(job.recipe);
   const BlockWork work{how, files, rounder, checkpoint, job.style};
   if (rounder.measures()) {

@@ -7,6 +7,8 @@
 
 #include "base/json_object.h"
 #include "data/batch.h"
+#include "session/fit.h"
+#include "session/plan.h"
 
 namespace jackscrew {
 
@@ -39,6 +41,29 @@ JsonObject EvalResult::to_json() const {
   return json;
 }
 
+SessionUse evaluation_use(const Recipe& recipe, const ModelFiles& files,
+                          std::span<const Dataset> data) {
+  constexpr int64_t kTokens = 2048;
+  const int64_t before = virtual_tokens(recipe);
+  const auto with_tokens = [&](int64_t tokens) {
+    SessionUse use{.training = false,
+                   .tokens = tokens,
+                   .max_positions = recipe.sequence_len,
+                   .kv_tokens = 0,
+                   .logits_rows = 0};
+    for (const Dataset& part : data) {  // one after another
+      use.data_bytes =
+          std::max(use.data_bytes, EvaluationBatches(part, tokens, before).step_bytes());
+    }
+    return use;
+  };
+  SessionUse use = with_tokens(std::max(recipe.sequence_len, kTokens));
+  while (use.tokens > recipe.sequence_len && !has_room(recipe, files, use)) {
+    use = with_tokens(std::max(recipe.sequence_len, use.tokens / 2));
+  }
+  return use;
+}
+
 EvalResult evaluate(Session& session, const Dataset& dataset, int64_t max_tokens,
                     const ProgressStyle& style) {
   const ScoreBatch score = [&](const StepBatch& batch, const ProgressCallback& progress) {
@@ -57,7 +82,9 @@ EvalResult evaluate(const ScoreBatch& score, const Dataset& dataset, int64_t max
   ProgressBar bar(std::cerr, style, "evaluating", tokens, "tokens");
   EvaluationBatches batches(dataset, max_tokens, virtual_tokens);
   double sum = 0.0;  // nats
-  for (StepBatch batch = batches.next(); !batch.micro_batches.empty(); batch = batches.next()) {
+  while (true) {
+    const StepBatch batch = batches.next();  // the one before is gone
+    if (batch.micro_batches.empty()) break;
     sum += score(batch, bar.callback());
   }
   bar.finish();

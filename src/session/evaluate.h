@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <span>
 
 #include "base/json_object.h"
 #include "data/dataset.h"
@@ -24,6 +25,12 @@ struct EvalResult {
   EvalResult& operator+=(const EvalResult& other);
   JsonObject to_json() const;
 };
+
+// How a session must be planned to score these data sets by itself. Several records are scored
+// together: 2048 tokens keep the products busy, and more would only take memory. Where so many do
+// not fit, fewer, down to one text of sequence_len.
+SessionUse evaluation_use(const Recipe& recipe, const ModelFiles& files,
+                          std::span<const Dataset> data);
 
 // Session::loss_sum(), or what stands for it.
 using ScoreBatch = std::function<double(const StepBatch& batch, const ProgressCallback& progress)>;

@@ -54,10 +54,32 @@ std::string hint_for(const Recipe& recipe, const ModelFiles& files, const Sessio
 // On the host of an H100, where CUDA and its libraries are, 297 to 358 MiB
 // (bench/results/h100-2026-11-26.log); 16 MiB more are pinned where masters are copied beside the
 // steps.
-int64_t beside_the_ledger(int64_t booked, const Recipe& recipe, const Device& device) {
-  const int64_t mib =
-      device.own_memory() ? int64_t{400} : int64_t{48} + int64_t{8} * recipe.threads;
+int64_t beside_the_ledger(int64_t booked, const Recipe& recipe, bool beside_gpu) {
+  const int64_t mib = beside_gpu ? int64_t{400} : int64_t{48} + int64_t{8} * recipe.threads;
   return (mib << 20) + booked / 256;
+}
+
+// Why bytes of the machine's memory are refused.
+struct Shortage {
+  int64_t left;      // for what is booked, and for data
+  std::string text;  // what follows on the words that say what is needed
+};
+
+// What booked bytes and data lack, beside which the program takes `beside`. `budgeted`: what is
+// free on the machine is the user's business.
+std::optional<Shortage> find_shortage(int64_t booked, int64_t data, int64_t beside, bool budgeted) {
+  const int64_t bytes = checked_add(booked, data);
+  const int64_t all = checked_add(bytes, beside);
+  // Checked even with a budget: a process that exceeds a memory limit is killed.
+  if (const auto limit = memory_limit(); limit && all > limit->available) {
+    return Shortage{
+        limit->available - beside,
+        fmt::format(" and {} of its own, but {}", human_bytes(beside), left_text(*limit, all))};
+  }
+  const int64_t available = budgeted ? 0 : available_memory_bytes();
+  if (available == 0 || bytes <= available) return std::nullopt;
+  return Shortage{available, fmt::format(", but only {} is free on this machine",
+                                         human_bytes(available, bytes))};
 }
 
 }  // namespace
@@ -116,21 +138,21 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
   const std::string for_data = use.data_bytes < std::max<int64_t>(1, in_machine / 100)
                                    ? ""
                                    : fmt::format(" and {} for data", human_bytes(use.data_bytes));
-  // Checked even with a budget: a process that exceeds a memory limit is killed.
-  const int64_t beside = beside_the_ledger(in_machine, recipe, *device);
-  const int64_t needed_in_all = checked_add(checked_add(in_machine, use.data_bytes), beside);
-  if (const auto limit = memory_limit(); limit && needed_in_all > limit->available) {
-    of_machine = std::max<int64_t>(0, limit->available - beside - use.data_bytes);
-    refuse(fmt::format("{}{} and {} of its own, but only {} is left of the memory limit of {} ({})",
-                       all_needed(limit->available), for_data, human_bytes(beside),
-                       human_bytes(limit->available), human_bytes(limit->bytes),
-                       limit->group.string()));
-  }
-  const int64_t available = budgets_machine(recipe, plan, *device) ? 0 : available_memory_bytes();
-  if (available == 0 || in_machine + use.data_bytes <= available) return;
-  of_machine = std::max<int64_t>(0, available - use.data_bytes);
-  refuse(fmt::format("{}{}, but only {} is free on this machine", all_needed(available), for_data,
-                     human_bytes(available, in_machine)));
+  const auto shortage = find_shortage(in_machine, use.data_bytes,
+                                      beside_the_ledger(in_machine, recipe, own.has_value()),
+                                      budgets_machine(recipe, plan, *device));
+  if (!shortage) return;
+  of_machine = std::max<int64_t>(0, shortage->left - use.data_bytes);
+  refuse(all_needed(shortage->left) + for_data + shortage->text);
+}
+
+void require_host_memory(int64_t booked, const Recipe& recipe, const std::string& hint) {
+  const auto shortage = find_shortage(booked, 0, beside_the_ledger(booked, recipe, false), false);
+  if (!shortage) return;
+  throw Error(
+      ErrorKind::does_not_fit,
+      fmt::format("this needs {} of memory{}", human_bytes(booked, shortage->left), shortage->text),
+      hint);
 }
 
 bool has_room(const Recipe& recipe, const ModelFiles& files, const SessionUse& use) {
@@ -148,7 +170,7 @@ MachineMemory machine_memory(const Recipe& recipe, const SessionUse& use, const 
   const bool beside = device->own_memory().has_value();
   MachineMemory out;
   out.needed = plan.host.peak + (beside ? 0 : plan.ledger.peak);
-  out.needed += beside_the_ledger(out.needed, recipe, *device);
+  out.needed += beside_the_ledger(out.needed, recipe, beside);
   out.needed = checked_add(out.needed, use.data_bytes);
   if (const auto limit = memory_limit()) out.available = limit->available;
   const int64_t available = available_memory_bytes();  // 0: not known

@@ -32,6 +32,11 @@ bool budgets_machine(const Recipe& recipe, const SessionPlan& plan, const Device
 void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                  const SessionPlan& plan);
 
+// Throws Error(does_not_fit), with that hint, where work on the CPU that books so many bytes does
+// not fit: a memory limit must leave room for them and for what the program takes beside them, and
+// the machine must have so many free.
+void require_host_memory(int64_t booked, const Recipe& recipe, const std::string& hint);
+
 // Whether require_fit() lets a session of that use be.
 bool has_room(const Recipe& recipe, const ModelFiles& files, const SessionUse& use);
 

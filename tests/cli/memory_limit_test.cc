@@ -7,6 +7,7 @@
 
 #include "base/process_memory.h"
 #include "tests/cli/expect_refused.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
@@ -120,6 +121,87 @@ TEST(SlowMemoryLimit, LeavesRoomForTheProgramItself) {
                                                 << outcome.out;
   }
   EXPECT_TRUE(fits);
+}
+
+// A configuration whose vocabulary and MLP take most of the memory.
+std::string wide_config(const TinyRun& tiny, int vocab, int hidden, int intermediate) {
+  return tiny.file("wide.json", fmt::format(R"({{
+      "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": {},
+      "hidden_size": {}, "intermediate_size": {}, "num_hidden_layers": 1,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+      "tie_word_embeddings": false, "bos_token_id": 256, "eos_token_id": 257}})",
+                                            vocab, hidden, intermediate));
+}
+
+// Runs a command within limits of `least` MiB and more, until one leaves it enough. Each that does
+// not must be refused before it leaves anything at the tiny run's `output`.
+void expect_done_or_refused(const TinyRun& tiny, const std::string& command, int64_t least,
+                            const std::string& output = "none") {
+  for (int64_t more = 4; more <= 132; more += 8) {
+    const Group group((least + more) << 20);
+    if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
+    const Outcome outcome = group.run_within(command + " 2>&1");
+    if (outcome.exit_code == 0) return;
+    EXPECT_EQ(outcome.exit_code, 3) << least + more << " MiB\n" << outcome.out;
+    for (const char* ending : {"", ".jackscrew-part", ".unfinished"}) {
+      EXPECT_FALSE(fs::exists(tiny.path(output + ending))) << least + more << " MiB " << ending;
+    }
+  }
+  ADD_FAILURE() << "no limit was enough for " << command;
+}
+
+// The logits of two models, and no copies of them.
+TEST(SlowMemoryLimit, ComparesWithinWhatWasChecked) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("memory_compare");
+  tiny.must_train("base", "max_steps=1 method=full model=" + wide_config(tiny, 128000, 16, 32));
+  const std::string text = tiny.file("long.txt", std::string(600, 'a'));
+  const std::string compare =
+      fmt::format("compare {0} {0} tokenizer=bytes eval_data={1} sequence_len=512 threads=1",
+                  tiny.path("base").string(), text);
+  const Outcome refused = run(compare + " device_memory=1KiB 2>&1");
+  ASSERT_EQ(refused.exit_code, 3) << refused.out;
+  const std::string before = "needs ";
+  const size_t at = refused.out.find(before);
+  ASSERT_NE(at, std::string::npos) << refused.out;
+  const double mib = std::stod(refused.out.substr(at + before.size()));
+  EXPECT_GE(mib, 2 * 125);  // 256 rows of f32 for either
+  expect_done_or_refused(tiny, compare, static_cast<int64_t>(mib));
+}
+
+TEST(SlowMemoryLimit, QuantisesWithinWhatWasChecked) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("memory_quantise");
+  tiny.must_train("base", "max_steps=1 method=full model=" + wide_config(tiny, 260, 32, 4096));
+  std::string text;
+  for (int i = 0; text.size() < 8000; ++i) text += fmt::format("{} times {}. ", i, i * 7919 % 977);
+  const std::string quantise = fmt::format(
+      "quantize model={} tokenizer=bytes data={} output_dir={} sequence_len=64 "
+      "calibration_sequences=80 group_size=32 bits=4 threads=2 --quiet",
+      tiny.path("base").string(), tiny.file("text.txt", text), tiny.path("q").string());
+  const Outcome dry = run(quantise + " --dry-run --json");
+  ASSERT_EQ(dry.exit_code, 0) << dry.out;
+  const auto memory = nlohmann::json::parse(dry.out)["memory"].get<int64_t>();
+  EXPECT_GT(memory, int64_t{64} << 20);  // else a limit would stop the program as it starts
+  expect_done_or_refused(tiny, quantise, memory >> 20, "q");
+}
+
+// Modules that an adapter has as a whole are in memory while they are merged.
+TEST(SlowMemoryLimit, MergesWithinWhatWasChecked) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("memory_merge");
+  tiny.must_train("base", "max_steps=1 method=full model=" + wide_config(tiny, 128000, 64, 32));
+  const std::string base = tiny.path("base").string();
+  tiny.must_train(
+      "adapter",
+      "max_steps=1 method=lora modules_to_save=embed_tokens,lm_head init=pretrained model=" + base);
+  constexpr int64_t kStarts = 44;  // MiB that let the program get to its adapter
+  expect_done_or_refused(
+      tiny,
+      fmt::format("merge model={} adapter={} output={} storage=bf16 "
+                  "tokenizer=bytes threads=1",
+                  base, tiny.path("adapter").string(), tiny.path("m.gguf").string()),
+      kStarts, "m.gguf");
 }
 
 TEST(SlowMemoryLimit, WithoutProcItIsUnknown) {

@@ -6,7 +6,10 @@
 #include <thread>
 #include <utility>
 
+#include "data/batch.h"
 #include "formats/safetensors.h"
+#include "session/adapter.h"
+#include "session/evaluate.h"
 #include "tests/conversion/conversion.h"
 #include "tests/support/counting_ops.h"
 #include "tests/support/golden.h"
@@ -36,7 +39,8 @@ class ColdOps : public CountingOps {
 TEST(Compare, RatesLeaveOutWhatIsDoneOnce) {
   const ModelFiles files = open_model("llama-9m");
   const Recipe recipe = make_recipe({"init=random", "tokenizer=bytes", "threads=1"});
-  const SessionUse use = comparison_use(16);
+  const Dataset data({{{'a', 'b', 'c', 'd'}, {1, 1, 1, 1}}}, 16);
+  const SessionUse use = comparison_use(data, 16);
   const SessionPlan plan = Session::rehearse(recipe, files, use);
   constexpr std::chrono::milliseconds kWait(1000);
   SessionHooks hooks;
@@ -44,7 +48,6 @@ TEST(Compare, RatesLeaveOutWhatIsDoneOnce) {
     return std::make_unique<ColdOps>(std::move(inner), kWait);
   };
   Session cold(recipe, files, use, plan, hooks), other(recipe, files, use, plan);
-  const Dataset data({{{'a', 'b', 'c', 'd'}, {1, 1, 1, 1}}}, 16);
   const Comparison found =
       compare_sessions({cold, "cold"}, {other, "other"}, data, 1, {.quiet = true});
   EXPECT_GT(found.reference_rate, 4 / std::chrono::duration<double>(kWait).count());
@@ -209,6 +212,38 @@ TEST_F(SlowConversion, CompareAndExportNeedRoomForTheirModels) {
   // A model that is missing is told before the first two are scored.
   expect_refusal(fmt::format("compare {0} {0} {1} {2}", base, path("missing"), eval()), 5,
                  {"missing does not exist"});
+}
+
+// Nothing is written where both models together would not fit: a weight that cannot be written says
+// which came first.
+TEST_F(SlowConversion, ExportNeedsRoomForBothModelsBeforeItWrites) {
+  fs::copy(path("base"), path("broken"));
+  std::string weights = tiny_.text("broken/model.safetensors");
+  std::fill(weights.end() - 4, weights.end(), '\xff');  // NaN
+  tiny_.file("broken/model.safetensors", weights);
+  const Recipe recipe = without_training(make_recipe({"threads=1", "sequence_len=64"}));
+  const Dataset data({{{'a', 'b'}, {1, 1}}}, 64);
+  const int64_t alone =
+      Session::rehearse(recipe, open_model(path("base")), comparison_use(data, 64)).ledger.peak;
+  const auto with_budget = [&](int64_t bytes) {
+    return fmt::format("export model={} output_dir={} storage=f32 {} threads=1 device_memory={}B",
+                       path("broken"), path("out"), eval(), bytes);
+  };
+  expect_refusal(with_budget(alone * 3 / 2), 3, {"budget", "device_memory"});
+  expect_refusal(with_budget(alone * 5 / 2), 6, {});
+}
+
+// As the micro-batches of a run are counted.
+TEST(Compare, CountsTheBatchesThatAreMadeAtOnce) {
+  const ModelFiles files = open_model("llama-9m");
+  const Recipe recipe = without_training(
+      make_recipe({"init=random", "tokenizer=bytes", "threads=1", "sequence_len=16"}));
+  const std::vector<Example> examples(200, {{'a', 'b', 'c', 'd'}, {1, 1, 1, 1}});
+  const Dataset data(examples, 16);
+  EXPECT_EQ(comparison_use(data, 16).data_bytes, EvaluationBatches(data, 1).step_bytes());
+  const SessionUse use = evaluation_use(recipe, files, {&data, 1});
+  EXPECT_EQ(use.data_bytes, EvaluationBatches(data, use.tokens).step_bytes());
+  EXPECT_GT(use.data_bytes, 200 * 4 * 3 * 4);  // ids, positions and targets
 }
 
 // A text is cut to what all of the models have positions for.

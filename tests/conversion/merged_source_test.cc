@@ -41,5 +41,20 @@ TEST(MergedSource, HasTheHeadThatRepeatsTheEmbeddingOverAnUntiedModel) {
             read.repeated_head->values());
 }
 
+TEST(MergedSource, AsksForRoomBeforeItReads) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const WeightedAdapter adapter{golden_path("lora").string()};
+  int64_t asked = 0;
+  const MergedSource merged(make_recipe({}), files, {adapter},
+                            [&](int64_t bytes) { asked = bytes; });
+  EXPECT_EQ(asked, merged.most_bytes());
+  int64_t values = 0;
+  for (const PeftTensor& tensor : read_peft_adapter(adapter.directory).tensors) {
+    values += tensor.size() * int64_t{sizeof(float)};
+  }
+  EXPECT_GE(merged.held_bytes(), values);
+  EXPECT_GT(asked, merged.held_bytes());
+}
+
 }  // namespace
 }  // namespace jackscrew

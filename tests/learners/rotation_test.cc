@@ -335,10 +335,10 @@ TEST(HeaviestGroups, IsAsHeavyAsAnyChoice) {
 
 // To try every count of every kind of matrix would take minutes.
 TEST(HeaviestGroups, AreFoundInALargeModel) {
-  struct Matrix {
+  struct Kind {
     int64_t rows, cols;
   };
-  std::vector<Matrix> matrices(2, {151936, 5120});
+  std::vector<Kind> matrices(2, {151936, 5120});
   for (int layer = 0; layer < 64; ++layer) {
     matrices.insert(matrices.end(), {{8192, 5120},
                                      {1024, 5120},

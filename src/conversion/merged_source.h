@@ -36,7 +36,8 @@ class MergedSource : public WeightSource {
   // `base`, which has weights, must outlive it. Throws Error(model) for an adapter that cannot be
   // read or was made for another model: a tensor is missing, has another shape or has no place.
   // Throws Error(non_finite) for adapter values that are not finite. `recipe` sets the number of
-  // threads. Before any values are read, `check` is asked about most_bytes().
+  // threads. `check` is asked about the memory of all values before it is taken, then about the
+  // rest of most_bytes().
   MergedSource(const Recipe& recipe, const ModelFiles& base,
                const std::vector<WeightedAdapter>& adapters, const RoomCheck& check = {});
 

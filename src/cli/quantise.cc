@@ -351,7 +351,9 @@ int quantise(const Recipe& given, const std::string& command) {
     }
     eval_data = read_eval_data(
         reading(recipe.sequence_len), scoring(recipe, files), model,
-        {output.format(), quantiser.files->tensors(), quantiser.rounder->most_bytes(coded)}, style);
+        {output.format(), quantiser.files->tensors(),
+         coded.empty() ? 0 : quantiser.rounder->most_bytes(coded)},
+        style);
   }
   const CalibrationText text =
       read_calibration_text(lengths, files, size, plan.least_tokens(), style);

@@ -24,6 +24,7 @@ constexpr double kShareOfSums = 1e-6;
 struct Reference {
   Recipe recipe;
   const ModelFiles& files;
+  int64_t merging_bytes = 0;  // that are still to be taken while its weights are read
 };
 
 // One adapter by itself beside the base; but what makes up for rounding would have to stand beside
@@ -32,14 +33,14 @@ Reference reference_of(const Recipe& recipe, const ConvertedModel& model) {
   const bool beside = recipe.adapters.size() == 1 && model.adapters[0].weight == 1.0 &&
                       read_peft_adapter(recipe.adapter).base_storage.empty();
   if (beside) return {with_adapter_options(recipe), model.base};
-  return {without_adapters(recipe), model.result()};
+  return {without_adapters(recipe), model.result(), model.merging_bytes - model.held_bytes};
 }
 
 // Beside the data, what a merged model needs while its weights are read.
-SessionUse written_use(const Recipe& scoring, const ConvertedModel& model,
+SessionUse written_use(const Recipe& scoring, const Reference& reference,
                        const Dataset& eval_data) {
   SessionUse use = comparison_use(eval_data, scoring.sequence_len);
-  use.data_bytes = checked_add(use.data_bytes, model.merging_bytes - model.held_bytes);
+  use.data_bytes = checked_add(use.data_bytes, reference.merging_bytes);
   return use;
 }
 
@@ -57,7 +58,7 @@ Dataset read_eval_data(const Recipe& reading, const Recipe& scoring, const Conve
   Dataset eval_data = load_texts(reading, reading.eval_data, tokenizer, DataPart::evaluation,
                                  TargetUse::scored, style);
   const Reference reference = reference_of(scoring, model);
-  SessionUse use = written_use(scoring, model, eval_data);
+  SessionUse use = written_use(scoring, reference, eval_data);
   require_room_to_score({reference.recipe, reference.files}, use);
   const Recipe alone = without_adapters(scoring);
   if (!model.adapters.empty()) {
@@ -73,7 +74,8 @@ WrittenLoss measure_written(const Recipe& scoring, const ConvertedModel& model,
                             const Dataset& eval_data, const ModelOutput& output,
                             const ProgressStyle& style) {
   const Recipe alone = without_adapters(scoring);
-  const SessionUse use = written_use(scoring, model, eval_data);
+  const Reference of = reference_of(scoring, model);
+  const SessionUse use = written_use(scoring, of, eval_data);
   WrittenLoss loss;
   if (!model.adapters.empty()) {
     const SessionUse evaluation = evaluation_use(alone, model.base, {&eval_data, 1});
@@ -82,7 +84,6 @@ WrittenLoss measure_written(const Recipe& scoring, const ConvertedModel& model,
   }
   output.require_in_place();
   const ModelFiles files = open_model(output.path().string());
-  const Reference of = reference_of(scoring, model);
   require_room_for_both({of.recipe, of.files}, {alone, files}, use);
   const auto reference = open_scored({of.recipe, of.files}, use, style);
   const auto session = open_scored({alone, files}, use, style);

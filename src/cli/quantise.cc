@@ -349,11 +349,10 @@ int quantise(const Recipe& given, const std::string& command) {
     for (const ModelTensor& tensor : quantiser.files->tensors()) {
       if (tensor.format == nullptr) coded.push_back(tensor.spec);
     }
-    eval_data = read_eval_data(
-        reading(recipe.sequence_len), scoring(recipe, files), model,
-        {output.format(), quantiser.files->tensors(),
-         coded.empty() ? 0 : quantiser.rounder->most_bytes(coded)},
-        style);
+    eval_data = read_eval_data(reading(recipe.sequence_len), scoring(recipe, files), model,
+                               {output.format(), quantiser.files->tensors(),
+                                coded.empty() ? 0 : quantiser.rounder->most_bytes(coded)},
+                               style);
   }
   const CalibrationText text =
       read_calibration_text(lengths, files, size, plan.least_tokens(), style);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -10,6 +12,7 @@
 #include "session/adapter.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
+#include "session/session_device.h"
 
 namespace jackscrew {
 
@@ -44,7 +47,17 @@ SessionUse written_use(const Recipe& scoring, const Reference& reference,
   return use;
 }
 
+// Whether weights that lie in a file as they are read may stay in its map.
+bool may_stay_in_map(const Recipe& scoring) {
+  return scoring.weights != WeightPlace::memory && open_device(scoring)->shares_host_memory();
+}
+
 }  // namespace
+
+bool PlannedWriting::has_coded() const {
+  return std::ranges::any_of(tensors,
+                             [](const ModelTensor& tensor) { return tensor.format == nullptr; });
+}
 
 void check_loss_options(const Recipe& recipe) {
   if (!recipe.max_merge_loss || !recipe.eval_data.empty()) return;
@@ -64,6 +77,8 @@ Dataset read_eval_data(const Recipe& reading, const Recipe& scoring, const Conve
   if (!model.adapters.empty()) {
     require_room_to_score({alone, model.base}, evaluation_use(alone, model.base, {&eval_data, 1}));
   }
+  // In memory what stands in for them would be counted as well, and several times too large.
+  if (planned.has_coded() && !may_stay_in_map(alone)) return eval_data;
   const ModelFiles written = planned_files(model.result(), planned.files, planned.tensors);
   use.data_bytes = checked_add(use.data_bytes, planned.coded_bytes);
   require_room_for_both({reference.recipe, reference.files}, {alone, written}, use);

@@ -20,10 +20,14 @@ struct PlannedWriting {
   ModelFormat files;
   const std::vector<ModelTensor>& tensors;
   int64_t coded_bytes = 0;  // of those without a format, which readers bring into memory
+
+  // Whether there are any of those.
+  bool has_coded() const;
 };
 
 // Reads eval_data as `reading` says, and looks whether all that measure_written() opens has room,
-// before there is work to lose. Both recipes have their lengths settled. `scoring` is that
+// before there is work to lose; coded tensors can be told before they exist only where weights stay
+// in the map of their file. Both recipes have their lengths settled. `scoring` is that
 // of the sessions: with storage=keep and, where the reference is an adapter beside its model as in
 // training, with that adapter; else the reference is the sum of the model and its adapters in f32.
 Dataset read_eval_data(const Recipe& reading, const Recipe& scoring, const ConvertedModel& model,

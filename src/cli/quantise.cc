@@ -240,7 +240,9 @@ Quantised write_and_measure(const QuantiseJob& job, const CalibrationText& text,
     });
   }
   if (eval_data) {
-    out.loss = measure_written(scoring(recipe, files), job.model, *eval_data, output, job.style);
+    out.loss =
+        measure_written(scoring(recipe, files), job.model, {output.format(), job.written.tensors()},
+                        *eval_data, output, job.style);
     checkpoint.must_hold(ErrorKind::generic, [&] { refuse_loss(recipe, *out.loss); });
   }
   output.commit();

@@ -86,20 +86,21 @@ Dataset read_eval_data(const Recipe& reading, const Recipe& scoring, const Conve
 }
 
 WrittenLoss measure_written(const Recipe& scoring, const ConvertedModel& model,
-                            const Dataset& eval_data, const ModelOutput& output,
-                            const ProgressStyle& style) {
+                            const PlannedWriting& planned, const Dataset& eval_data,
+                            const ModelOutput& output, const ProgressStyle& style) {
   const Recipe alone = without_adapters(scoring);
   const Reference of = reference_of(scoring, model);
   const SessionUse use = written_use(scoring, of, eval_data);
   WrittenLoss loss;
   if (!model.adapters.empty()) {
     const SessionUse evaluation = evaluation_use(alone, model.base, {&eval_data, 1});
-    const auto session = open_session(alone, model.base, evaluation, style);
+    const auto session = open_scored({alone, model.base}, evaluation, style);
     loss.base = evaluate(*session, eval_data, evaluation.tokens, style).loss;
   }
   output.require_in_place();
   const ModelFiles files = open_model(output.path().string());
-  require_room_for_both({of.recipe, of.files}, {alone, files}, use);
+  // Only what could not be told before: what the program takes of its own would count twice.
+  if (planned.has_coded()) require_room_for_both({of.recipe, of.files}, {alone, files}, use);
   const auto reference = open_scored({of.recipe, of.files}, use, style);
   const auto session = open_scored({alone, files}, use, style);
   loss.written = compare_sessions({*reference, model.name()}, {*session, kWrittenModel}, eval_data,

@@ -40,12 +40,13 @@ struct WrittenLoss {
   JsonObject to_json() const;
 };
 
-// Measures the model that was written to `output`; `scoring` as above. Throws what
-// ModelOutput::require_in_place(), open_session(), compare_sessions() and require_finite_loss()
-// throw.
+// Measures the model that was written to `output`; `scoring` and `planned` as above. There is room,
+// but for coded tensors, as read_eval_data() has found. Throws what
+// ModelOutput::require_in_place(), require_room_for_both(), open_scored(), compare_sessions() and
+// require_finite_loss() throw.
 WrittenLoss measure_written(const Recipe& scoring, const ConvertedModel& model,
-                            const Dataset& eval_data, const ModelOutput& output,
-                            const ProgressStyle& style);
+                            const PlannedWriting& planned, const Dataset& eval_data,
+                            const ModelOutput& output, const ProgressStyle& style);
 
 // Throws Error(generic) where the written model loses more than max_merge_loss.
 void refuse_loss(const Recipe& recipe, const WrittenLoss& loss);

@@ -144,11 +144,15 @@ int export_model(const Recipe& recipe) {
 }  // namespace
 
 int run_merge(Arguments arguments) {
-  return with_recipe(arguments, 0, "merge", merge);
+  return with_recipe(arguments, 0, "merge", [](const Recipe& recipe) {
+    return without_budget_hint([&] { return merge(recipe); });
+  });
 }
 
 int run_export(Arguments arguments) {
-  return with_recipe(arguments, 0, "export", export_model);
+  return with_recipe(arguments, 0, "export", [](const Recipe& recipe) {
+    return without_budget_hint([&] { return export_model(recipe); });
+  });
 }
 
 }  // namespace jackscrew

@@ -373,8 +373,9 @@ int quantise(const Recipe& given, const std::string& command) {
 }
 
 int run_quantise(Arguments arguments) {
-  return with_recipe(arguments, 0, "quantize",
-                     [](const Recipe& recipe) { return quantise(recipe, "quantize"); });
+  return with_recipe(arguments, 0, "quantize", [](const Recipe& recipe) {
+    return without_budget_hint([&] { return quantise(recipe, "quantize"); });
+  });
 }
 
 }  // namespace jackscrew

@@ -270,16 +270,16 @@ Quantised quantise_resumably(const QuantiseJob& job, const CalibrationText& text
   QuantisationCheckpoint checkpoint(
       output.target(), quantisation_settings(job.recipe, job.model, job.rounder, text, job.style),
       job.recipe.overwrite);
-  const auto can_continue = [&] { return !checkpoint.empty() && checkpoint.is_in_place(); };
   try {
     return without_budget_hint(
         [&] { return write_and_measure(job, text, eval_data, checkpoint, output); });
   } catch (const Error& error) {
-    if (!can_continue()) throw;
+    if (!checkpoint.continues_after(error)) throw;
     fail_resumably(job, checkpoint, error);
   } catch (const std::bad_alloc& exception) {
-    if (!can_continue()) throw;
-    fail_resumably(job, checkpoint, error_of(exception));
+    const Error error = error_of(exception);
+    if (!checkpoint.continues_after(error)) throw;
+    fail_resumably(job, checkpoint, error);
   }
 }
 

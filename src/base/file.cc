@@ -68,6 +68,15 @@ struct Descriptor {
   }
 };
 
+int open_to_read(const fs::path& path) {
+  struct stat info {};
+  // A look before the file is opened: that would wait for whoever writes to a pipe.
+  if (::stat(path.c_str(), &info) == 0) require_file(path, info.st_mode);
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) fail_system(ErrorKind::model, "open", path);
+  return descriptor;
+}
+
 void sync_parent(const fs::path& path) {
   sync_renamed(path.has_parent_path() ? path.parent_path() : fs::path("."), path);
 }
@@ -148,11 +157,7 @@ std::FILE* open_nameless(const fs::path& beside) {
 }  // namespace
 
 MappedFile::MappedFile(const fs::path& path) {
-  struct stat info {};
-  // A look before the file is opened: that would wait for whoever writes to a pipe.
-  if (::stat(path.c_str(), &info) == 0) require_file(path, info.st_mode);
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  if (file.fd < 0) fail_system(ErrorKind::model, "open", path);
+  const Descriptor file{open_to_read(path)};
   *this = MappedFile(file.fd, path);
 }
 
@@ -267,6 +272,21 @@ std::string read_text(const fs::path& path, int64_t max_bytes) {
   std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   check_map(bytes.data());
   return text;
+}
+
+std::string read_beginning(const fs::path& path, size_t bytes) {
+  const Descriptor file{open_to_read(path)};
+  std::string out(bytes, '\0');
+  size_t size = 0;
+  while (size < bytes) {
+    const ssize_t read = ::read(file.fd, out.data() + size, bytes - size);
+    if (read < 0 && errno == EINTR) continue;
+    if (read < 0) fail_system(ErrorKind::model, "read", path);
+    if (read == 0) break;
+    size += static_cast<size_t>(read);
+  }
+  out.resize(size);
+  return out;
 }
 
 void FileSizes::add(int64_t file) {

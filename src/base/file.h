@@ -82,6 +82,9 @@ std::string from_where(const fs::path& path);
 // The whole file as text. Throws Error(model) when it cannot be read or is larger than `max_bytes`.
 std::string read_text(const fs::path& path, int64_t max_bytes = int64_t{1} << 30);
 
+// The first `bytes` of a file, or all where it has fewer. Throws as MappedFile does.
+std::string read_beginning(const fs::path& path, size_t bytes);
+
 // What files take that are to be written.
 struct FileSizes {
   void add(int64_t file);

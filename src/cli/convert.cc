@@ -76,16 +76,17 @@ int convert(const Recipe& recipe, const char* command) {
   }
   const Recipe measured = recipe.eval_data.empty() ? recipe : measuring(recipe, model);
   std::optional<Dataset> eval_data;  // read first: an error in it is told before the work
+  std::vector<ModelTensor> tensors;
   if (!recipe.eval_data.empty()) {
     std::vector<std::string> ignored;  // the report of what is written has them
-    const std::vector<ModelTensor> tensors = tensors_to_write(
-        model.result(), {output.format(), recipe.storage, model.base.source.get()}, ignored);
+    tensors = tensors_to_write(model.result(),
+                               {output.format(), recipe.storage, model.base.source.get()}, ignored);
     eval_data = read_eval_data(measured, measured, model, {output.format(), tensors}, style);
   }
   const ConversionReport report = write_converted(recipe, model, output, style);
   std::optional<WrittenLoss> loss;
   if (eval_data) {
-    loss = measure_written(measured, model, *eval_data, output, style);
+    loss = measure_written(measured, model, {output.format(), tensors}, *eval_data, output, style);
     refuse_loss(recipe, *loss);
   }
   output.commit();
@@ -143,11 +144,15 @@ int export_model(const Recipe& recipe) {
 }  // namespace
 
 int run_merge(Arguments arguments) {
-  return with_recipe(arguments, 0, "merge", merge);
+  return with_recipe(arguments, 0, "merge", [](const Recipe& recipe) {
+    return without_budget_hint([&] { return merge(recipe); });
+  });
 }
 
 int run_export(Arguments arguments) {
-  return with_recipe(arguments, 0, "export", export_model);
+  return with_recipe(arguments, 0, "export", [](const Recipe& recipe) {
+    return without_budget_hint([&] { return export_model(recipe); });
+  });
 }
 
 }  // namespace jackscrew

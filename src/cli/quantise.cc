@@ -240,7 +240,9 @@ Quantised write_and_measure(const QuantiseJob& job, const CalibrationText& text,
     });
   }
   if (eval_data) {
-    out.loss = measure_written(scoring(recipe, files), job.model, *eval_data, output, job.style);
+    out.loss =
+        measure_written(scoring(recipe, files), job.model, {output.format(), job.written.tensors()},
+                        *eval_data, output, job.style);
     checkpoint.must_hold(ErrorKind::generic, [&] { refuse_loss(recipe, *out.loss); });
   }
   output.commit();
@@ -268,16 +270,16 @@ Quantised quantise_resumably(const QuantiseJob& job, const CalibrationText& text
   QuantisationCheckpoint checkpoint(
       output.target(), quantisation_settings(job.recipe, job.model, job.rounder, text, job.style),
       job.recipe.overwrite);
-  const auto can_continue = [&] { return !checkpoint.empty() && checkpoint.is_in_place(); };
   try {
     return without_budget_hint(
         [&] { return write_and_measure(job, text, eval_data, checkpoint, output); });
   } catch (const Error& error) {
-    if (!can_continue()) throw;
+    if (!checkpoint.continues_after(error)) throw;
     fail_resumably(job, checkpoint, error);
   } catch (const std::bad_alloc& exception) {
-    if (!can_continue()) throw;
-    fail_resumably(job, checkpoint, error_of(exception));
+    const Error error = error_of(exception);
+    if (!checkpoint.continues_after(error)) throw;
+    fail_resumably(job, checkpoint, error);
   }
 }
 
@@ -349,9 +351,10 @@ int quantise(const Recipe& given, const std::string& command) {
     for (const ModelTensor& tensor : quantiser.files->tensors()) {
       if (tensor.format == nullptr) coded.push_back(tensor.spec);
     }
-    eval_data = read_eval_data(
-        reading(recipe.sequence_len), scoring(recipe, files), model,
-        {output.format(), quantiser.files->tensors(), quantiser.rounder->most_bytes(coded)}, style);
+    eval_data = read_eval_data(reading(recipe.sequence_len), scoring(recipe, files), model,
+                               {output.format(), quantiser.files->tensors(),
+                                coded.empty() ? 0 : quantiser.rounder->most_bytes(coded)},
+                               style);
   }
   const CalibrationText text =
       read_calibration_text(lengths, files, size, plan.least_tokens(), style);
@@ -370,8 +373,9 @@ int quantise(const Recipe& given, const std::string& command) {
 }
 
 int run_quantise(Arguments arguments) {
-  return with_recipe(arguments, 0, "quantize",
-                     [](const Recipe& recipe) { return quantise(recipe, "quantize"); });
+  return with_recipe(arguments, 0, "quantize", [](const Recipe& recipe) {
+    return without_budget_hint([&] { return quantise(recipe, "quantize"); });
+  });
 }
 
 }  // namespace jackscrew

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -10,6 +12,7 @@
 #include "session/adapter.h"
 #include "session/evaluate.h"
 #include "session/loading.h"
+#include "session/session_device.h"
 
 namespace jackscrew {
 
@@ -24,6 +27,7 @@ constexpr double kShareOfSums = 1e-6;
 struct Reference {
   Recipe recipe;
   const ModelFiles& files;
+  int64_t merging_bytes = 0;  // that are still to be taken while its weights are read
 };
 
 // One adapter by itself beside the base; but what makes up for rounding would have to stand beside
@@ -32,18 +36,28 @@ Reference reference_of(const Recipe& recipe, const ConvertedModel& model) {
   const bool beside = recipe.adapters.size() == 1 && model.adapters[0].weight == 1.0 &&
                       read_peft_adapter(recipe.adapter).base_storage.empty();
   if (beside) return {with_adapter_options(recipe), model.base};
-  return {without_adapters(recipe), model.result()};
+  return {without_adapters(recipe), model.result(), model.merging_bytes - model.held_bytes};
 }
 
 // Beside the data, what a merged model needs while its weights are read.
-SessionUse written_use(const Recipe& scoring, const ConvertedModel& model,
+SessionUse written_use(const Recipe& scoring, const Reference& reference,
                        const Dataset& eval_data) {
   SessionUse use = comparison_use(eval_data, scoring.sequence_len);
-  use.data_bytes = checked_add(use.data_bytes, model.merging_bytes - model.held_bytes);
+  use.data_bytes = checked_add(use.data_bytes, reference.merging_bytes);
   return use;
 }
 
+// Whether weights that lie in a file as they are read may stay in its map.
+bool may_stay_in_map(const Recipe& scoring) {
+  return scoring.weights != WeightPlace::memory && open_device(scoring)->shares_host_memory();
+}
+
 }  // namespace
+
+bool PlannedWriting::has_coded() const {
+  return std::ranges::any_of(tensors,
+                             [](const ModelTensor& tensor) { return tensor.format == nullptr; });
+}
 
 void check_loss_options(const Recipe& recipe) {
   if (!recipe.max_merge_loss || !recipe.eval_data.empty()) return;
@@ -57,12 +71,14 @@ Dataset read_eval_data(const Recipe& reading, const Recipe& scoring, const Conve
   Dataset eval_data = load_texts(reading, reading.eval_data, tokenizer, DataPart::evaluation,
                                  TargetUse::scored, style);
   const Reference reference = reference_of(scoring, model);
-  SessionUse use = written_use(scoring, model, eval_data);
+  SessionUse use = written_use(scoring, reference, eval_data);
   require_room_to_score({reference.recipe, reference.files}, use);
   const Recipe alone = without_adapters(scoring);
   if (!model.adapters.empty()) {
     require_room_to_score({alone, model.base}, evaluation_use(alone, model.base, {&eval_data, 1}));
   }
+  // In memory what stands in for them would be counted as well, and several times too large.
+  if (planned.has_coded() && !may_stay_in_map(alone)) return eval_data;
   const ModelFiles written = planned_files(model.result(), planned.files, planned.tensors);
   use.data_bytes = checked_add(use.data_bytes, planned.coded_bytes);
   require_room_for_both({reference.recipe, reference.files}, {alone, written}, use);
@@ -70,20 +86,21 @@ Dataset read_eval_data(const Recipe& reading, const Recipe& scoring, const Conve
 }
 
 WrittenLoss measure_written(const Recipe& scoring, const ConvertedModel& model,
-                            const Dataset& eval_data, const ModelOutput& output,
-                            const ProgressStyle& style) {
+                            const PlannedWriting& planned, const Dataset& eval_data,
+                            const ModelOutput& output, const ProgressStyle& style) {
   const Recipe alone = without_adapters(scoring);
-  const SessionUse use = written_use(scoring, model, eval_data);
+  const Reference of = reference_of(scoring, model);
+  const SessionUse use = written_use(scoring, of, eval_data);
   WrittenLoss loss;
   if (!model.adapters.empty()) {
     const SessionUse evaluation = evaluation_use(alone, model.base, {&eval_data, 1});
-    const auto session = open_session(alone, model.base, evaluation, style);
+    const auto session = open_scored({alone, model.base}, evaluation, style);
     loss.base = evaluate(*session, eval_data, evaluation.tokens, style).loss;
   }
   output.require_in_place();
   const ModelFiles files = open_model(output.path().string());
-  const Reference of = reference_of(scoring, model);
-  require_room_for_both({of.recipe, of.files}, {alone, files}, use);
+  // Only what could not be told before: what the program takes of its own would count twice.
+  if (planned.has_coded()) require_room_for_both({of.recipe, of.files}, {alone, files}, use);
   const auto reference = open_scored({of.recipe, of.files}, use, style);
   const auto session = open_scored({alone, files}, use, style);
   loss.written = compare_sessions({*reference, model.name()}, {*session, kWrittenModel}, eval_data,

@@ -20,10 +20,14 @@ struct PlannedWriting {
   ModelFormat files;
   const std::vector<ModelTensor>& tensors;
   int64_t coded_bytes = 0;  // of those without a format, which readers bring into memory
+
+  // Whether there are any of those.
+  bool has_coded() const;
 };
 
 // Reads eval_data as `reading` says, and looks whether all that measure_written() opens has room,
-// before there is work to lose. Both recipes have their lengths settled. `scoring` is that
+// before there is work to lose; coded tensors can be told before they exist only where weights stay
+// in the map of their file. Both recipes have their lengths settled. `scoring` is that
 // of the sessions: with storage=keep and, where the reference is an adapter beside its model as in
 // training, with that adapter; else the reference is the sum of the model and its adapters in f32.
 Dataset read_eval_data(const Recipe& reading, const Recipe& scoring, const ConvertedModel& model,
@@ -36,12 +40,13 @@ struct WrittenLoss {
   JsonObject to_json() const;
 };
 
-// Measures the model that was written to `output`; `scoring` as above. Throws what
-// ModelOutput::require_in_place(), open_session(), compare_sessions() and require_finite_loss()
-// throw.
+// Measures the model that was written to `output`; `scoring` and `planned` as above. There is room,
+// but for coded tensors, as read_eval_data() has found. Throws what
+// ModelOutput::require_in_place(), require_room_for_both(), open_scored(), compare_sessions() and
+// require_finite_loss() throw.
 WrittenLoss measure_written(const Recipe& scoring, const ConvertedModel& model,
-                            const Dataset& eval_data, const ModelOutput& output,
-                            const ProgressStyle& style);
+                            const PlannedWriting& planned, const Dataset& eval_data,
+                            const ModelOutput& output, const ProgressStyle& style);
 
 // Throws Error(generic) where the written model loses more than max_merge_loss.
 void refuse_loss(const Recipe& recipe, const WrittenLoss& loss);

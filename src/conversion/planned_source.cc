@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "conversion/compare.h"
 #include "formats/gguf_names.h"
 #include "learners/learner.h"
 #include "model/weights.h"
@@ -90,6 +91,7 @@ ModelFiles planned_files(const ModelFiles& model, ModelFormat files,
                          const std::vector<ModelTensor>& tensors) {
   auto source = std::make_shared<PlannedSource>();
   ModelFiles out = model;
+  out.origin = kWrittenModel;
   for (const auto& [weight, format] : tensors) {
     // A layout that rounds a tied head makes a matrix of it.
     if (weight.name == head_of(model.config).name) out.config.tie_word_embeddings = false;

@@ -198,13 +198,21 @@ void QuantisationCheckpoint::remove_strangers() const {
   for (const fs::path& path : strangers) fs::remove(path, ignored);
 }
 
+bool QuantisationCheckpoint::continues_after(const Error& error) const {
+  const bool is_unreadable = dynamic_cast<const Unreadable*>(&error) != nullptr;
+  const bool ends_so_again = error.kind() == ErrorKind::usage ||
+                             error.kind() == ErrorKind::non_finite ||
+                             (error.kind() == ErrorKind::model && !is_unreadable);
+  return !empty() && is_in_place() && !ends_so_again;
+}
+
 int64_t QuantisationCheckpoint::bytes() const {
   int64_t sum = stream_ ? stream_->bytes : 0;
   for (const File& file : files_) sum = checked_add(sum, file.bytes);
   return sum;
 }
 
-std::string QuantisationCheckpoint::text() const {
+std::string QuantisationCheckpoint::text(const QuantisationProgress& progress) const {
   const auto entry = [](const File& file) -> nlohmann::json {
     return {{"name", file.name}, {"bytes", file.bytes}, {"crc32c", file.crc32c}};
   };
@@ -213,9 +221,9 @@ std::string QuantisationCheckpoint::text() const {
   const auto json = [](const nlohmann::json& value) { return dump_json(value, -1); };
   JsonObject object;
   object.add("format", kFormat).add_json("settings", json(settings_));
-  object.add("measured", progress_.measured).add("rounded", progress_.rounded);
-  object.add_json("costs", json(progress_.costs)).add_json("errors", json(progress_.errors));
-  object.add("notes", progress_.notes);
+  object.add("measured", progress.measured).add("rounded", progress.rounded);
+  object.add_json("costs", json(progress.costs)).add_json("errors", json(progress.errors));
+  object.add("notes", progress.notes);
   object.add_json("files", json(files));
   if (stream_) object.add_json("stream", json(entry(*stream_)));
   return with_checksum(object) + "\n";
@@ -255,8 +263,8 @@ void QuantisationCheckpoint::keep(Ops& ops, QuantisationProgress progress, const
                  [&](std::span<const uint8_t> bytes) { file.writer.write(kStream, bytes); });
     stream_ = finish(file);
   }
+  write_text_atomic(directory_ / kProgress, text(progress));
   progress_ = std::move(progress);
-  write_text_atomic(directory_ / kProgress, text());
   std::error_code ignored;
   if (before) fs::remove(directory_ / before->name, ignored);
 }

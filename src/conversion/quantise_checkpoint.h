@@ -56,6 +56,9 @@ class QuantisationCheckpoint {
   // Whether the directory is where it was opened. Where somebody has moved or removed it, the same
   // command will not continue from it.
   bool is_in_place() const { return lock_.is_at(directory_); }
+  // Whether the command that has ended so continues from it when it is run again: not where it
+  // would end so again, or would find a file here damaged and start over.
+  bool continues_after(const Error& error) const;
   // The bytes of all files.
   int64_t bytes() const;
 
@@ -104,7 +107,7 @@ class QuantisationCheckpoint {
   SafetensorsFile open_whole(const File& file) const;
   void start_over(const std::string& why);
   void remove_strangers() const;
-  std::string text() const;
+  std::string text(const QuantisationProgress& progress) const;
   // Syncs it to the disk.
   static File finish(OpenFile& file);
 

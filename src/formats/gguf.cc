@@ -172,11 +172,8 @@ class GgufFile::Cursor {
 bool is_gguf_file(const fs::path& path) {
   std::error_code gone;  // meanwhile
   if (!is_there(path) || !fs::is_regular_file(path, gone)) return false;
-  const MappedFile file(path);
-  return jackscrew::read_whole(file, [&] {
-    const auto bytes = file.bytes();
-    return bytes.size() >= sizeof(kMagic) && load<uint32_t>(bytes, 0) == kMagic;
-  });
+  const std::string begin = read_beginning(path, sizeof(kMagic));
+  return begin.size() == sizeof(kMagic) && std::memcmp(begin.data(), &kMagic, sizeof(kMagic)) == 0;
 }
 
 GgufFile::GgufFile(const fs::path& path) : file_(path), where_(path.string()) {

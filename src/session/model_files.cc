@@ -261,16 +261,25 @@ void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::
   }
 }
 
+// For the words of an error, which one of its own must not replace.
+bool looks_like_gguf(const fs::path& origin) {
+  try {
+    return is_gguf_file(origin);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 // A weight by the name that the model's file has for it, for messages.
 WeightSpec as_named_in(const ModelFiles& files, WeightSpec weight) {
-  if (is_gguf_file(files.origin)) weight.name = gguf_name(weight);
+  if (looks_like_gguf(files.origin)) weight.name = gguf_name(weight);
   return weight;
 }
 
 // What to do about a tensor; `state` is what its file may be.
 std::string tensor_hint(const ModelFiles& files, const char* state) {
   return fmt::format("the file is {}, or {} to another model", state,
-                     is_gguf_file(files.origin) ? "its metadata belong" : "config.json belongs");
+                     looks_like_gguf(files.origin) ? "its metadata belong" : "config.json belongs");
 }
 
 Tokenizer tokenizer_of(TokenizerData data, const std::string& origin) {
@@ -278,7 +287,7 @@ Tokenizer tokenizer_of(TokenizerData data, const std::string& origin) {
     return Tokenizer(std::move(data));
   } catch (const Error& error) {
     throw Error(error.kind(), fmt::format("{}: {}", origin, error.what()),
-                is_gguf_file(origin) ? kGiveOwnTokenizer : error.hint());
+                looks_like_gguf(origin) ? kGiveOwnTokenizer : error.hint());
   }
 }
 

@@ -258,10 +258,11 @@ void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path
       written({wanted.text, output.target(), report.bytes, report.notes});
     } catch (const Error& error) {
       // What is wrong with a file may be wrong with one of the result.
+      const bool may_be_damaged =
+          error.kind() == ErrorKind::model && dynamic_cast<const Unreadable*>(&error) == nullptr;
       const std::string complete =
-          error.kind() == ErrorKind::model
-              ? std::string()
-              : fmt::format("; the result is complete in {}", output_dir.string());
+          may_be_damaged ? std::string()
+                         : fmt::format("; the result is complete in {}", output_dir.string());
       throw Error(error.kind(), fmt::format("export={}: {}{}", wanted.text, error.what(), complete),
                   hint_after(error, recipe, wanted, output_dir, adapter));
     }

@@ -20,8 +20,9 @@ TEST(WrittenLoss, IsOfNoModelOfAnother) {
   output.begin({1, 1});
   fs::remove(output.path());
   directory.file("y.gguf.jackscrew-part", "GGUF");
-  expect_message(ErrorKind::generic, "was moved or removed",
-                 [&] { measure_written(recipe, model, Dataset(), output, {}); });
+  expect_message(ErrorKind::generic, "was moved or removed", [&] {
+    measure_written(recipe, model, {ModelFormat::gguf, {}}, Dataset(), output, {});
+  });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "conversion/planned_source.h"
 #include "data/batch.h"
 #include "formats/safetensors.h"
 #include "session/adapter.h"
@@ -231,6 +232,12 @@ TEST_F(SlowConversion, ExportNeedsRoomForBothModelsBeforeItWrites) {
   };
   expect_refusal(with_budget(alone * 3 / 2), 3, {"budget", "device_memory"});
   expect_refusal(with_budget(alone * 5 / 2), 6, {});
+}
+
+// Errors over what will be written do not blame what is read.
+TEST(PlannedFiles, HaveANameOfTheirOwn) {
+  const ModelFiles model = open_model(golden_model("gqa_tied"));
+  EXPECT_EQ(planned_files(model, ModelFormat::hf, {}).origin, kWrittenModel);
 }
 
 // As the micro-batches of a run are counted.

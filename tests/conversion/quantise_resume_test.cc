@@ -249,6 +249,29 @@ TEST_F(QuantisationCheckpointFiles, AreReadAsTheyWereWritten) {
   EXPECT_EQ(values_, (std::vector<float>{1.0f, 2.0f}));
 }
 
+TEST_F(QuantisationCheckpointFiles, AreNoneToContinueFromWhereTheFirstIsNotKept) {
+  QuantisationCheckpoint checkpoint(output_, {}, false);
+  {
+    const AtomicFile another(checkpoint.directory() / "progress.json");
+    expect_message(ErrorKind::generic, "another run is writing",
+                   [&] { checkpoint.keep(*ops_, done(), &stream_); });
+  }
+  EXPECT_TRUE(checkpoint.empty());
+  EXPECT_FALSE(checkpoint.continues_after(Error(ErrorKind::generic, "")));
+}
+
+TEST_F(QuantisationCheckpointFiles, AreContinuedFromWhereThatMayHelp) {
+  const auto checkpoint = with_block(1);
+  for (const ErrorKind kind :
+       {ErrorKind::generic, ErrorKind::does_not_fit, ErrorKind::device, ErrorKind::interrupted}) {
+    EXPECT_TRUE(checkpoint->continues_after(Error(kind, "")));
+  }
+  EXPECT_TRUE(checkpoint->continues_after(Unreadable(ErrorKind::model, "")));
+  for (const ErrorKind kind : {ErrorKind::usage, ErrorKind::model, ErrorKind::non_finite}) {
+    EXPECT_FALSE(checkpoint->continues_after(Error(kind, "")));
+  }
+}
+
 // Somebody moves the directory, and another process makes one of that name.
 TEST_F(QuantisationCheckpointFiles, OfAnotherAreNeitherReadNorChanged) {
   auto first = with_block(1);

@@ -4,8 +4,11 @@
 #include <limits>
 
 #include "conversion/calibration.h"
+#include "conversion/compare.h"
 #include "conversion/gptq_rounder.h"
 #include "conversion/quantise.h"
+#include "data/dataset.h"
+#include "session/adapter.h"
 #include "tests/conversion/quantise_rig.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
@@ -55,6 +58,22 @@ TEST_F(SlowQuantise, WritesWhatItSays) {
   }
   // Eight bits are almost exact.
   EXPECT_NEAR(loss("q"), loss("base"), 1e-2);
+}
+
+// What stands in for codes before they are written is larger than they are.
+TEST_F(SlowQuantise, NeedsNoMoreRoomThanItsModelsTake) {
+  answer(quantise("q", "bits=4"));
+  const Recipe recipe = without_training(
+      make_recipe({"threads=2", "sequence_len=64", "storage=keep", "weights=memory"}));
+  const Dataset data({{{'a', 'b'}, {1, 1}}}, 64);
+  int64_t both = 0;
+  for (const char* model : {"base", "q"}) {
+    both +=
+        Session::rehearse(recipe, open_model(path(model)), comparison_use(data, 64)).ledger.peak;
+  }
+  answer(quantise("late", fmt::format("bits=4 weights=memory eval_data={} device_memory={}B "
+                                      "--dry-run",
+                                      tiny_.eval_data(), both + both / 100)));
 }
 
 // With less text than a batch and with more.

@@ -8,6 +8,8 @@
 
 #include "quant/format.h"
 #include "tests/formats/gguf_sample.h"
+#include "tests/support/resource_limit.h"
+#include "tests/support/sanitizer.h"
 
 namespace jackscrew {
 namespace {
@@ -32,6 +34,15 @@ TEST_F(Gguf, IsUnknownWhereTheSystemRefuses) {
                  [&] { is_gguf_file(link); });
   EXPECT_FALSE(is_gguf_file(directory_ / "missing"));
   EXPECT_FALSE(is_gguf_file(put("short", "GG")));
+}
+
+// However large a file is, it need not fit anywhere.
+TEST_F(Gguf, IsToldByItsBeginning) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs address space without end";
+  const fs::path large = put("large.gguf", "GGUF");
+  fs::resize_file(large, uintmax_t{1} << 40);
+  const ResourceLimit limit(RLIMIT_AS, rlim_t{64} << 30);
+  EXPECT_TRUE(is_gguf_file(large));
 }
 
 TEST_F(Gguf, ReadsEveryTypeOfValue) {

@@ -9,6 +9,7 @@
 #include "formats/gguf.h"
 #include "report/event_log.h"
 #include "tests/cli/expect_refused.h"
+#include "tests/support/errors.h"
 #include "tests/support/ranks.h"
 #include "tests/support/small_disk.h"
 #include "tests/support/tiny_run.h"
@@ -311,6 +312,19 @@ TEST_F(SlowExports, OfADamagedResultDoNotCallItComplete) {
     EXPECT_NE(refused.out.find(words), std::string::npos) << refused.out;
   }
   EXPECT_EQ(refused.out.find("complete"), std::string::npos) << refused.out;
+}
+
+TEST_F(SlowExports, WithoutAFileThatCannotBeReadLeaveACompleteResult) {
+  run_text("run", lora(""));
+  const Recipe recipe =
+      make_recipe(settings_of(tiny_.settings(lora("export=gguf:q8_0 output_dir=" + path("run")))));
+  const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
+  ProgressStyle style;
+  style.quiet = true;
+  style.check = [] { throw Unreadable(ErrorKind::model, "cannot read it"); };
+  expect_message(ErrorKind::model, "cannot read it; the result is complete in " + path("run"), [&] {
+    write_exports(recipe, files, path("run"), style, [](const WrittenExport&) {});
+  });
 }
 
 // Neither command that would write it could: the values stay what they are.

@@ -179,16 +179,6 @@ TEST(SlowEarlierResult, AnEmptyRecipeIsDamaged) {
   expect_refused(run(tiny.train("out", settings) + kErrorsOnly), 2,
                  {"holds the result of a finished run of 2 steps: its recipe.yaml is damaged: it "
                   "is empty\n"});
-  // Nor is it the run of a checkpoint elsewhere.
-  fs::create_directories(tiny.path("begun"));
-  tiny.file("begun/recipe.yaml", "");
-  const Outcome other = run(tiny.train("begun", kLonger + std::string("4 resume=") +
-                                                    tiny.path("out/checkpoint-2").string()) +
-                            kErrorsOnly);
-  EXPECT_EQ(other.exit_code, 2) << other.out;
-  EXPECT_NE(other.out.find("checkpoint-2: its recipe.yaml is damaged: it is empty\n"),
-            std::string::npos)
-      << other.out;
   tiny.file("out/recipe.yaml", recipe);
   tiny.must_train("out", settings);
 }

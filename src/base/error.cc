@@ -20,4 +20,9 @@ Error error_of(const std::exception& exception) {
   return {ErrorKind::generic, exception.what()};
 }
 
+bool is_own_error(const std::exception& exception) {
+  return dynamic_cast<const std::bad_alloc*>(&exception) != nullptr ||
+         dynamic_cast<const Error*>(&exception) != nullptr;
+}
+
 }  // namespace jackscrew

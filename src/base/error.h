@@ -85,6 +85,8 @@ auto without_budget_hint(const Run& run) {
 // An exception as what users are told: std::bad_alloc as Error(does_not_fit), whose hint names a
 // limit of the process, an Error as it is, any other as Error(generic).
 Error error_of(const std::exception& exception);
+// Whether that is more than Error(generic) with the exception's words.
+bool is_own_error(const std::exception& exception);
 
 // Throws an Error with a formatted message and no hint.
 template <typename... Args>

@@ -152,13 +152,27 @@ std::string left_text(const MemoryLimit& limit, int64_t needed) {
                      limit.group.string());
 }
 
-void require_memory(int64_t bytes, const std::string& what, const std::string& hint,
-                    const fs::path& root) {
+namespace {
+
+// The limit that leaves less than `bytes`.
+std::optional<MemoryLimit> exceeded_limit(int64_t bytes, const fs::path& root) {
   // Reading the limit takes longer than taking so little.
   constexpr int64_t kLittle = int64_t{1} << 20;
-  if (bytes <= kLittle) return;
+  if (bytes <= kLittle) return std::nullopt;
   const auto limit = memory_limit(root);
-  if (!limit || bytes <= limit->available) return;
+  return limit && bytes > limit->available ? limit : std::nullopt;
+}
+
+}  // namespace
+
+bool fits_in_memory(int64_t bytes, const fs::path& root) {
+  return !exceeded_limit(bytes, root);
+}
+
+void require_memory(int64_t bytes, const std::string& what, const std::string& hint,
+                    const fs::path& root) {
+  const auto limit = exceeded_limit(bytes, root);
+  if (!limit) return;
   throw Error(
       ErrorKind::does_not_fit,
       fmt::format("{} needs {}, but {}", what, human_bytes(bytes), left_text(*limit, bytes)), hint);

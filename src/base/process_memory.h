@@ -28,9 +28,10 @@ std::optional<MemoryLimit> memory_limit(const fs::path& root = "/");
 // "only 20.0 MiB is left of the memory limit of 64.0 MiB (DIRECTORY)", where `needed` is more.
 std::string left_text(const MemoryLimit& limit, int64_t needed);
 
-// Throws Error(does_not_fit) where the `bytes` that `what` needs are more than memory_limit()
-// leaves, before the kernel kills the process for them. Up to 1 MiB is not looked at. `root` as
-// above.
+// Whether memory_limit() leaves so many bytes. Up to 1 MiB is not looked at. `root` as above.
+bool fits_in_memory(int64_t bytes, const fs::path& root = "/");
+// Throws Error(does_not_fit) where the `bytes` that `what` needs are more than that, before the
+// kernel kills the process for them.
 void require_memory(int64_t bytes, const std::string& what, const std::string& hint,
                     const fs::path& root = "/");
 

@@ -158,9 +158,10 @@ void warn_of_settings_without_effect(const Recipe& recipe) {
   const auto is_in_file = [&](const char* name) {
     return recipe.options.was_set(name) && recipe.options.origin(name) != kCommandLine;
   };
-  if (recipe.warmup_steps && is_in_file("warmup_steps") && is_in_file("warmup_ratio") &&
+  const char* const where = without_effect(recipe.options, "warmup_ratio");
+  if (where != nullptr && is_in_file("warmup_steps") && is_in_file("warmup_ratio") &&
       recipe.options.is_changed("warmup_ratio")) {
-    warn("train does not use warmup_ratio beside warmup_steps");
+    warn(fmt::format("train does not use warmup_ratio{}", where));
   }
   warn_unless(recipe.watch.loss_watchdog_threshold > 0, "loss_watchdog_patience",
               " without loss_watchdog_threshold");

@@ -17,8 +17,6 @@ namespace jackscrew {
 
 namespace {
 
-constexpr const char* kExamples = "examples";
-
 // A hash of the ids alone, whatever is trained.
 uint64_t hash_of(const Example& example) {
   return std::hash<std::string_view>{}(std::string_view(

@@ -153,9 +153,9 @@ std::string key_of(std::span<const fs::path> files, std::span<const FileState> s
   }
   const ChatFormat& format = options.examples.format;
   const TokenizerData& data = tokenizer.data();
-  // EOS ends texts, and templates have all of these; tokenizer.json does not name them.
+  // EOS ends texts, and templates have these; tokenizer.json does not name them.
   Json special = {data.bos, data.eos, data.pad, data.unk};
-  for (const auto& [name, id] : data.named_tokens) special.push_back({name, id});
+  for (const auto& [name, id] : format.mentioned_tokens(data)) special.push_back({name, id});
   Json key = {{"files", list},
               {"tokenizer", crc32c(to_tokenizer_json(data))},
               // Characters that a later Unicode has added get other ids by its tables.
@@ -234,7 +234,7 @@ bool DatasetBuilder::add(const Example& example) {
   writer_.add(example, bytes);
   DatasetStats& counts = stats();
   const Dataset::Item item{0, narrow<uint32_t>(counts.examples)};
-  append_within_limit(data_.items_, item, "examples");
+  append_within_limit(data_.items_, item, kExamples);
   ++counts.examples;
   counts.tokens += std::ssize(example.ids);
   counts.trained_tokens += example.target_count();
@@ -342,7 +342,7 @@ std::optional<Dataset> DatasetBuilder::reopen(const fs::path& token_file, const 
   };
   read_counts("named_fields", data.stats_.notes.named_fields);
   read_counts("unread", data.stats_.notes.unread);
-  reserve_within_limit(data.items_, static_cast<size_t>(file->store->size()), "examples");
+  reserve_within_limit(data.items_, static_cast<size_t>(file->store->size()), kExamples);
   for (int64_t i = 0; i < file->store->size(); ++i) data.items_.push_back({0, narrow<uint32_t>(i)});
   data.stores_.push_back(std::move(file->store));
   return data;

@@ -144,7 +144,7 @@ void TokenWriter::add(const Example& example, int64_t trained_bytes) {
   }
   const TokenStore::Entry entry{words_, narrow<uint32_t>(example.target_count()),
                                 narrow<uint32_t>(trained_bytes)};
-  append_within_limit(store_->own_entries_, entry, "examples");
+  append_within_limit(store_->own_entries_, entry, kExamples);
 }
 
 std::shared_ptr<const TokenStore> TokenWriter::finish(const std::string& trailer) {

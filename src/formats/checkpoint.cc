@@ -414,6 +414,7 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
     if (entry == nullptr) {
       damaged(checkpoint, fmt::format("{} is missing: the recipe has changed", state.name));
     }
+    if (state.role == StateRole::unread) return;
     if (entry->dtype != spec.dtype || entry->shape != spec.shape) {
       damaged(checkpoint,
               fmt::format("{} is {} {} there and {} {} here: the recipe or the model has changed",

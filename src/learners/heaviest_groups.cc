@@ -56,8 +56,12 @@ std::vector<int32_t> heaviest_groups(std::span<const int64_t> sizes,
       bundles.push_back({all.subspan(begin, count), times * kind.first, times * kind.second});
     }
   }
-  // More than the sums of sizes in a hundred equal blocks; each bundle keeps four bytes of each.
+  // More than the sums of sizes in a hundred equal blocks. Each bundle keeps four bytes of each:
+  // where there are many, fewer, so that all take no more than 16 MiB, which nobody books.
   constexpr int64_t kMostChoices = int64_t{1} << 16;
+  constexpr int64_t kMostOrigins = int64_t{1} << 22;
+  const int64_t most_choices = std::clamp(kMostOrigins / std::max<int64_t>(std::ssize(bundles), 1),
+                                          int64_t{1}, kMostChoices);
   std::vector<Choice> choices = {{0, 0, 0}};
   std::vector<std::vector<int32_t>> origins;  // [bundles][choices]: `from`
   for (const Bundle& bundle : bundles) {
@@ -71,8 +75,8 @@ std::vector<int32_t> heaviest_groups(std::span<const int64_t> sizes,
     }
     std::ranges::merge(choices, with, std::back_inserter(sorted), {}, &Choice::size, &Choice::size);
     choices = heavier(sorted, 1);
-    if (std::ssize(choices) > kMostChoices) {
-      choices = heavier(choices, capacity / kMostChoices + 1);
+    if (std::ssize(choices) > most_choices) {
+      choices = heavier(choices, capacity / most_choices + 1);
     }
     std::vector<int32_t>& origin = origins.emplace_back();
     for (const Choice& choice : choices) origin.push_back(choice.from);

@@ -112,10 +112,11 @@ class RotaryLearner : public Learner {
     if (in_progress_) log_rotation();
   }
 
-  // Case 0 has every group active, as no step has unless none rotates, case 1 none, case 2 those
-  // that have most gradients here of all that can be active at once, each other case one group of
-  // one kind alone. So forward and backward meet weights of every kind both active and waiting: all
-  // of them wait before the first rotation, and of a pipeline's stage in some windows.
+  // Case 0 has every group active, as no step has unless none rotates, case 1 none, case 2 those of
+  // heaviest_groups(), with at least as many gradients here as any that can be active at once, each
+  // other case one group of one kind alone. So forward and backward meet weights of every kind both
+  // active and waiting: all of them wait before the first rotation, and of a pipeline's stage in
+  // some windows.
   int64_t rehearsal_cases() const override { return 3 + std::ssize(groups_.first_of_kind()); }
 
   bool enter_rehearsal_case(Context& context, int64_t rehearsal_case) override {

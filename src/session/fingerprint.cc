@@ -110,10 +110,8 @@ std::string start_fingerprint(const fs::path& adapter, const std::string& origin
 
 uint32_t tokenizer_fingerprint(const Tokenizer& tokenizer) {
   const TokenizerData& data = tokenizer.data();
-  std::string text = to_tokenizer_json(data) + fmt::format("{} {} {} {} {}", data.bos, data.eos,
-                                                           data.pad, data.unk, tokenizer.add_bos());
-  for (const auto& [name, id] : data.named_tokens) text += fmt::format(" {} {}", name, id);
-  return crc32c(text);
+  return crc32c(to_tokenizer_json(data) + fmt::format("{} {} {} {} {}", data.bos, data.eos,
+                                                      data.pad, data.unk, tokenizer.add_bos()));
 }
 
 std::string inputs_fingerprint(const ModelFiles& files, const Tokenizer& tokenizer,
@@ -123,8 +121,11 @@ std::string inputs_fingerprint(const ModelFiles& files, const Tokenizer& tokeniz
   std::string text = fmt::format("configuration {:08x}, tokenizer {:08x}", configuration.value(),
                                  tokenizer_fingerprint(tokenizer));
   if (!format.is_plain()) {
-    text +=
-        fmt::format(", chat template {:08x}", crc32c(format.general.source + format.tools.source));
+    std::string chat = format.general.source + format.tools.source;
+    for (const auto& [name, id] : format.mentioned_tokens(tokenizer.data())) {
+      chat += fmt::format(" {} {}", name, id);
+    }
+    text += fmt::format(", chat template {:08x}", crc32c(chat));
   }
   Crc32c tensors;
   int64_t count = 0;

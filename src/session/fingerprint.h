@@ -23,8 +23,9 @@ uint32_t model_fingerprint(const ModelFiles& files, const fs::path& adapter);
 uint32_t tokenizer_fingerprint(const Tokenizer& tokenizer);
 
 // A checksum of each thing that a run reads of its model, for people to compare: "configuration
-// 01234567, tokenizer 89abcdef, 12 tensors 02468ace". With a `learner`, of the tensors that it does
-// not change alone: a checkpoint has the others.
+// 01234567, tokenizer 89abcdef, 12 tensors 02468ace". Tokens with names of their own count as a
+// part of the chat template that mentions them. With a `learner`, of the tensors that it does not
+// change alone: a checkpoint has the others.
 std::string inputs_fingerprint(const ModelFiles& files, const Tokenizer& tokenizer,
                                const ChatFormat& format, const Learner* learner = nullptr);
 

@@ -23,7 +23,7 @@ enum class StateRole {
   learner,    // what the learner itself keeps, such as which parameters of the whole run learn now:
               // restored before all else, as the rest depends on it
   unread      // what only a checkpoint has that is being restored, and this run has no use for: it
-              // takes no memory, `view` has only its type and shape
+              // takes no memory, and `view` says nothing: it was shaped by other settings
 };
 
 // Values that are not, or not only, in this process's memory.

@@ -301,9 +301,10 @@ std::string same_command_again(const Recipe& recipe, const fs::path& output_dir)
                      without.empty() ? "" : " and without", without);
 }
 
-Error failed_after_the_result(const Error& error, const Recipe& recipe,
-                              const fs::path& output_dir) {
-  const bool gives_exports = error.kind() == ErrorKind::device && lacks_exports(recipe, output_dir);
+Error failed_after_the_result(const Error& error, const Recipe& recipe, const fs::path& output_dir,
+                              bool ranks_lost) {
+  const bool gives_exports =
+      ranks_lost && error.kind() == ErrorKind::device && lacks_exports(recipe, output_dir);
   return {
       error.kind(),
       fmt::format("the result is complete in {}, but {}", output_dir.string(), error.what()),

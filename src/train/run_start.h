@@ -38,9 +38,10 @@ int64_t total_steps(const Recipe& recipe, int64_t steps_per_epoch);
 std::string same_command_again(const Recipe& recipe, const fs::path& output_dir);
 
 // The error of a run that fails when its result is whole in output_dir, which it says first. Where
-// other ranks or a device are lost and exports are missing, the same command gives them; whatever
-// else fails would fail again.
-Error failed_after_the_result(const Error& error, const Recipe& recipe, const fs::path& output_dir);
+// ranks are lost with a device and exports are missing, the same command gives them; whatever else
+// fails would fail again, and keeps its hint.
+Error failed_after_the_result(const Error& error, const Recipe& recipe, const fs::path& output_dir,
+                              bool ranks_lost);
 
 // Its learning rates. Throws Error(usage) where the warm-up is as long as the run.
 Schedule run_schedule(const Recipe& recipe, int64_t total_steps);

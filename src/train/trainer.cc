@@ -107,10 +107,10 @@ class Trainer {
   }
 
   // An error as the user hears it: that the result is whole comes first. A stop says so by itself.
-  Error as_told(const Error& error) {
+  Error as_told(const Error& error, bool ranks_lost) {
     if (!has_result_ || error.kind() == ErrorKind::interrupted) return error;
     const fs::path* output = claim_->find();
-    return output == nullptr ? error : failed_after_the_result(error, recipe_, *output);
+    return output == nullptr ? error : failed_after_the_result(error, recipe_, *output, ranks_lost);
   }
 
   // Writes the exports beside the result, after this run or for one that had ended; rank 0 alone.
@@ -484,15 +484,16 @@ void train(const Recipe& recipe, const TrainConsole& console, Transport* transpo
     trainer = std::make_shared<Trainer>(recipe, console, transport);
     trainer->run();
   } catch (const std::exception& exception) {
-    const Error error = trainer ? trainer->as_told(error_of(exception)) : error_of(exception);
-    if (trainer && trainer->is_in_common_work()) throw RanksLost(error, trainer);
-    const bool is_own = dynamic_cast<const Error*>(&exception) != nullptr;
+    const bool lost = trainer && trainer->is_in_common_work();
+    const Error error = trainer ? trainer->as_told(error_of(exception), lost) : error_of(exception);
+    if (lost) throw RanksLost(error, trainer);
+    const bool is_own = is_own_error(exception);
     if (console.report && is_own) console.report(error);
     dismiss_or([&](const Error&) { return error; });  // the first error says more
     if (is_own) throw Error(error);
     throw;
   }
-  dismiss_or([&](const Error& lost) { return trainer->as_told(lost); });
+  dismiss_or([&](const Error& lost) { return trainer->as_told(lost, true); });
   trainer->write_exports();
 }
 

@@ -126,11 +126,23 @@ TEST_F(TokenFileTest, OfAnotherSpecialTokenIsNotUsed) {
     expect_same(read_kept(options(100, "plain")).first,
                 Dataset::read(data_, tokenizer_, options(100, "plain")));
   }
+  // Other names count where the template mentions them.
   TokenizerData data = tokenizer_.data();
-  data.named_tokens["sep_token"] = 1;
-  tokenizer_ = Tokenizer(data);
-  EXPECT_FALSE(read_kept(options(100, "plain")).second);
-  EXPECT_TRUE(read_kept(options(100, "plain")).second);
+  data.chat_template =
+      "{{ sep_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}";
+  const auto is_kept = [&](const char* name) {
+    tokenizer_ = Tokenizer(data);
+    DatasetOptions o = options(100);
+    o.examples.format = chat_format(name, data, {});
+    return read_kept(o).second;
+  };
+  for (const bool mentioned : {false, true}) {
+    const char* const name = mentioned ? "auto" : "plain";
+    is_kept(name);
+    data.named_tokens["sep_token"] = mentioned ? 2 : 1;
+    EXPECT_EQ(is_kept(name), !mentioned);
+    EXPECT_TRUE(is_kept(name));
+  }
 }
 
 TEST_F(TokenFileTest, OfAnotherDayIsUsedUnlessTheTemplateAsksForIt) {

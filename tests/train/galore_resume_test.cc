@@ -44,19 +44,22 @@ TEST(SlowGaloreResume, AChangedTurnOfGaloreTakesWhatIsPlanned) {
 }
 
 // Random subspaces have no windows: one that is open in the checkpoint is left where it is, whether
-// its turn is one of theirs or not.
+// its turn is one of theirs or not, and whatever its shape.
 TEST(SlowGaloreResume, SubspacesAtRandomGoOnFromAnOpenWindow) {
   const TinyRun tiny("random_subspaces");
   const std::string settings =
       "method=galore save_steps=3 logging_steps=1 stagger_refreshes=false ";
-  for (const std::string gap : {"2", "6"}) {
-    const std::string output = "out" + gap;
-    const std::string with_gap = settings + "projection_update_gap=" + gap;
-    const std::string window = gap == "2" ? "1" : "4";
-    tiny.must_train(output, with_gap + " max_steps=3 projection_window=" + window);
-    tiny.lose_result(output);
-    tiny.must_train(output, with_gap + " max_steps=6 subspace=random");
-    EXPECT_EQ(tiny.losses(output).size(), 6u);
+  for (const std::string subspace : {"power", "svd"}) {
+    for (const std::string gap : {"2", "6"}) {
+      const std::string output = subspace + gap;
+      const std::string with_gap = settings + "projection_update_gap=" + gap;
+      const std::string window = gap == "2" ? "1" : "4";
+      tiny.must_train(
+          output, with_gap + " max_steps=3 subspace=" + subspace + " projection_window=" + window);
+      tiny.lose_result(output);
+      tiny.must_train(output, with_gap + " max_steps=6 subspace=random");
+      EXPECT_EQ(tiny.losses(output).size(), 6u);
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/ranks.h"
 #include "train/output_dir.h"
+#include "train/run_start.h"
 
 namespace jackscrew {
 namespace {
@@ -127,6 +128,18 @@ TEST_F(LostRanks, InWhatFollowsTheResultLeaveItWhole) {
   const std::string name = fmt::format("after{}", kToBeTold);
   const fs::path result = tiny_.path(name + "/model.safetensors");
   expect_whole(name, loss_in_a_pipeline(output(name) + settings, result, 0));
+}
+
+// What else fails would fail again: its own hint says what to do.
+TEST_F(LostRanks, AloneAreAReasonToRepeatTheCommand) {
+  const Recipe recipe =
+      make_recipe(settings_of(tiny_.settings("method=full export=hf:bf16 " + output("out"))));
+  const Error error(ErrorKind::device, "there is no GPU", "set device=cpu");
+  const auto told = [&](bool ranks_lost) {
+    return failed_after_the_result(error, recipe, tiny_.path("out"), ranks_lost);
+  };
+  EXPECT_EQ(told(false).hint(), "set device=cpu");
+  EXPECT_EQ(told(true).hint(), "run the same command again for the exports");
 }
 
 TEST_F(LostRanks, BeforeTheResultAreAllThatIsSaid) {

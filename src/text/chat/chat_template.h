@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -56,6 +58,17 @@ struct ChatFormat {
 
   bool is_plain() const { return general.is_none(); }
   bool uses_clock() const;
+  // Those of `tokenizer.named_tokens` that a template mentions: texts depend on no others.
+  std::map<std::string, int32_t> mentioned_tokens(const TokenizerData& tokenizer) const {
+    std::map<std::string, int32_t> mentioned = tokenizer.named_tokens;
+    std::erase_if(mentioned, [&](const auto& token) {
+      const auto mentions = [&](const ChatTemplate& chat) {
+        return chat.jinja != nullptr && chat.jinja->mentions(token.first);
+      };
+      return !mentions(general) && !mentions(tools);
+    });
+    return mentioned;
+  }
 };
 
 // A piece of a rendered conversation.

@@ -51,16 +51,14 @@ void TokenizerData::set_pre_tokenizer(std::string_view name) {
 }
 
 bool same_tokens(const TokenizerData& a, const TokenizerData& b, size_t limit) {
-  const auto token = [](const TokenizerData& data, size_t id) -> const std::string* {
-    if (id >= data.tokens.size()) return nullptr;
-    const bool unused = !data.kinds.empty() && data.kinds[id] == TokenKind::unused;
-    return unused ? nullptr : &data.tokens[id];
+  const auto is_used = [](const TokenizerData& data, size_t id) {
+    return id < data.tokens.size() && (data.kinds.empty() || data.kinds[id] != TokenKind::unused);
   };
   const size_t end = std::min(limit, std::max(a.tokens.size(), b.tokens.size()));
+  const size_t common = std::min(a.tokens.size(), b.tokens.size());
   for (size_t id = 0; id < end; ++id) {
-    const std::string *of_a = token(a, id), *of_b = token(b, id);
-    if ((of_a == nullptr) != (of_b == nullptr)) return false;
-    if (of_a != nullptr && *of_a != *of_b) return false;
+    if (id < common && a.tokens[id] == b.tokens[id]) continue;
+    if (is_used(a, id) || is_used(b, id)) return false;
   }
   return true;
 }

@@ -86,7 +86,8 @@ struct TokenizerData {
 };
 
 // Whether the ids of both, as far as they are below `limit`, stand for the same tokens. Unused ids
-// do not count: they pad some files to the size of the model, and are left out of others.
+// do not count: they pad some files to the size of the model, and are left out of others. Nor does
+// it count that an id is used in one alone where both have the same text for it.
 bool same_tokens(const TokenizerData& a, const TokenizerData& b, size_t limit = SIZE_MAX);
 
 // Splits "left right", the form of a merge in GGUF and older tokenizer.json files. Throws

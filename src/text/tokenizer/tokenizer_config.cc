@@ -122,7 +122,11 @@ void read_named_tokens(const Json& config, TokenizerData& data, Vocabulary& voca
   const Json extra = is_null(config, list) ? Json() : config.at(list);
   // In place of a list, an object names tokens as the keys beside it do, and goes before those.
   Json named = config;
-  if (extra.is_object()) named.update(extra);
+  if (extra.is_object()) {
+    for (const auto& [key, token] : extra.items()) {
+      if (!token.is_null()) named[key] = token;
+    }
+  }
   for (const char* role : kRoles) {
     if (is_null(named, role)) continue;
     const Json& token = named.at(role);
@@ -136,11 +140,14 @@ void read_named_tokens(const Json& config, TokenizerData& data, Vocabulary& voca
     for (const Json& token : extra) set_named_token(vocabulary, token, list, false);
   }
   // Tokens for the model's own purposes, such as image_token. They must be in the vocabulary, since
-  // the order in which they would be added is lost.
+  // the order in which they would be added is lost; one member of the object may be the only one.
+  const int64_t size = vocabulary.size();
   for (const auto& [key, token] : named.items()) {
-    const bool is_name = key.ends_with("_token") || extra.contains(key);
+    const bool has_ending = key.ends_with("_token");
+    const bool is_name = has_ending || extra.contains(key);
     if (!is_name || is_role(key) || !is_token(token)) continue;
-    data.named_tokens[key] = set_named_token(vocabulary, token, key.c_str(), true);
+    const bool needed = has_ending || vocabulary.size() > size;
+    data.named_tokens[key] = set_named_token(vocabulary, token, key.c_str(), needed);
   }
 }
 

@@ -130,6 +130,10 @@ TEST(ChatFormat, KnowsAllNamedTokens) {
   EXPECT_EQ(marked(render_chat(format, question, false, jinja::None{}, own)), "Q<|im_start|>I");
   EXPECT_TRUE(is_own_variable("sep_token"));
   EXPECT_FALSE(is_own_variable("image_token"));
+  data.named_tokens["cls_token"] = 3;
+  EXPECT_EQ(chat_format("plain", data, {}).mentioned_tokens(data).size(), 0u);
+  EXPECT_EQ(format.mentioned_tokens(data),
+            (std::map<std::string, int32_t>{{"image_token", 2}, {"sep_token", 1}}));
 }
 
 TEST(ChatFormat, RefusesATemplateForToolsAlone) {

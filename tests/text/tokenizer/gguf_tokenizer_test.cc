@@ -36,6 +36,11 @@ TEST(SameTokens, LeavesOutUnusedIdsAndThoseFromTheLimitOn) {
   TokenizerData b = a;
   b.tokens[1] = "[PAD1]";
   EXPECT_TRUE(same_tokens(a, b));
+  b.kinds[1] = TokenKind::normal;
+  EXPECT_FALSE(same_tokens(a, b));
+  a.tokens[1] = b.tokens[1];  // a padding that one file marks
+  EXPECT_TRUE(same_tokens(a, b));
+  EXPECT_TRUE(same_tokens(b, a));
   b.tokens.push_back("d");
   b.kinds.push_back(TokenKind::normal);
   EXPECT_FALSE(same_tokens(a, b));

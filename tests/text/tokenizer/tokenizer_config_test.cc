@@ -176,6 +176,13 @@ TEST_F(TokenizerDirectory, KnowsTokensByTheirNames) {
             (Names{{"image_token", kEndOfText}}));
   EXPECT_EQ(read().eos, kStart);
   EXPECT_FALSE(Tokenizer(read()).find_special("he").has_value());
+  EXPECT_EQ(named(R"({"eos_token": "<|im_end|>", "extra_special_tokens": {"eos_token": null}})"),
+            Names{});
+  EXPECT_EQ(read().eos, kEnd);
+  // One that the vocabulary lacks is added, as transformers does; of two the order is lost.
+  EXPECT_EQ(named(R"({"extra_special_tokens": {"boi": "<boi>"}})"), (Names{{"boi", kCount}}));
+  write("tokenizer_config.json", R"({"extra_special_tokens": {"boi": "<boi>", "eoi": "<eoi>"}})");
+  expect_error(ErrorKind::model, "the eoi \"<eoi>\"", [&] { read(); });
 }
 
 TEST_F(TokenizerDirectory, ReadsWhatOlderProgramsWrote) {

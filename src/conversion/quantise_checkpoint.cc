@@ -89,11 +89,13 @@ int64_t count(const JsonFields& fields, const char* key) {
 QuantisationCheckpoint::QuantisationCheckpoint(const fs::path& output,
                                                QuantisationSettings settings, bool replace)
     : directory_(output.string() + kUnfinishedSuffix), settings_(std::move(settings)) {
-  // Its holder may remove it between our open and our lock.
-  do {
+  // Its holder may remove it between our open and our lock, but not again and again.
+  constexpr int kTries = 10;
+  for (int tries = 0; tries < kTries && !is_in_place(); ++tries) {
     make_directories(directory_);
     lock_ = DirectoryLock(directory_);
-  } while (!is_in_place());
+  }
+  require_in_place();
   if (is_there(directory_ / kProgress)) open(replace);
   remove_strangers();
 }

@@ -53,8 +53,7 @@ void check_page(const Recipe& recipe) {
 // Throws Error(model) where an id that both tokenizers have is of different tokens.
 void require_common_tokens(const ModelFiles& first, const ModelFiles& other) {
   if (!first.tokenizer || !other.tokenizer) return;
-  const TokenizerData &a = *first.tokenizer, &b = *other.tokenizer;
-  if (same_tokens(a, b, std::min(a.tokens.size(), b.tokens.size()))) return;
+  if (same_common_tokens(*first.tokenizer, *other.tokenizer)) return;
   throw Error(ErrorKind::model,
               fmt::format("{} and {} have different tokens", first.origin, other.origin),
               "models are compared token by token; jackscrew eval gives bits/byte, which are "

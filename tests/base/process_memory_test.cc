@@ -7,7 +7,6 @@
 #include <string>
 
 #include "base/error.h"
-#include "data/example_list.h"
 
 namespace jackscrew {
 namespace {
@@ -86,24 +85,6 @@ TEST_F(MemoryLimits, AreLookedAtBeforeMemoryIsTaken) {
   // So little is not looked at.
   group_v2("/run.scope", std::to_string(120 * kMiB), 120 * kMiB);
   require_memory(kMiB, "a list", "shorten it", root_);
-}
-
-// Of a list of 8 bytes an entry: 100 MiB are left.
-TEST_F(MemoryLimits, LetListsGrowByLessThanAQuarter) {
-  process(kMountedV2, "0::/run.scope\n");
-  group_v2("/run.scope", std::to_string(120 * kMiB), 20 * kMiB);
-  const auto grown = [&](int64_t bytes) {
-    return grown_capacity(static_cast<size_t>(bytes / 8), 8, kExamples, root_);
-  };
-  EXPECT_EQ(grown(64 * kMiB), static_cast<size_t>(80 * kMiB / 8));
-  EXPECT_EQ(grown(96 * kMiB), static_cast<size_t>(96 * kMiB / 8 * 65 / 64));
-  try {
-    grown(100 * kMiB);
-    FAIL() << "more than is left";
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).find("a list of 13107200 examples needs 101.6 MiB"), 0u)
-        << error.what();
-  }
 }
 
 // Slurm: the limit is the job's, the process is in a step's task.

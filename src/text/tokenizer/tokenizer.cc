@@ -50,15 +50,27 @@ void TokenizerData::set_pre_tokenizer(std::string_view name) {
   if (named.nfc) normalizer.push_back({});
 }
 
-bool same_tokens(const TokenizerData& a, const TokenizerData& b, size_t limit) {
-  const auto is_used = [](const TokenizerData& data, size_t id) {
-    return id < data.tokens.size() && (data.kinds.empty() || data.kinds[id] != TokenKind::unused);
-  };
-  const size_t end = std::min(limit, std::max(a.tokens.size(), b.tokens.size()));
-  const size_t common = std::min(a.tokens.size(), b.tokens.size());
+namespace {
+
+bool is_used(const TokenizerData& data, size_t id) {
+  return id < data.tokens.size() && (data.kinds.empty() || data.kinds[id] != TokenKind::unused);
+}
+
+}  // namespace
+
+bool same_tokens(const TokenizerData& a, const TokenizerData& b) {
+  const size_t end = std::max(a.tokens.size(), b.tokens.size());
   for (size_t id = 0; id < end; ++id) {
-    if (id < common && a.tokens[id] == b.tokens[id]) continue;
-    if (is_used(a, id) || is_used(b, id)) return false;
+    if (is_used(a, id) != is_used(b, id)) return false;
+    if (is_used(a, id) && a.tokens[id] != b.tokens[id]) return false;
+  }
+  return true;
+}
+
+bool same_common_tokens(const TokenizerData& a, const TokenizerData& b) {
+  const size_t end = std::min(a.tokens.size(), b.tokens.size());
+  for (size_t id = 0; id < end; ++id) {
+    if (a.tokens[id] != b.tokens[id] && (is_used(a, id) || is_used(b, id))) return false;
   }
   return true;
 }

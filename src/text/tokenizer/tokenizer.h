@@ -85,10 +85,13 @@ struct TokenizerData {
   void set_pre_tokenizer(std::string_view name);
 };
 
-// Whether the ids of both, as far as they are below `limit`, stand for the same tokens. Unused ids
-// do not count: they pad some files to the size of the model, and are left out of others. Nor does
-// it count that an id is used in one alone where both have the same text for it.
-bool same_tokens(const TokenizerData& a, const TokenizerData& b, size_t limit = SIZE_MAX);
+// Whether both use the same ids for the same tokens. Unused ids do not count: they pad some files
+// to the size of the model, and are left out of others.
+bool same_tokens(const TokenizerData& a, const TokenizerData& b);
+
+// Whether no id that both have stands for different tokens. Nor does it count here that only one of
+// them marks an id as unused, where both have the same text for it.
+bool same_common_tokens(const TokenizerData& a, const TokenizerData& b);
 
 // Splits "left right", the form of a merge in GGUF and older tokenizer.json files. Throws
 // Error(model).

@@ -29,25 +29,28 @@ TEST(TokenizerJson, NamesTheTokenThatIsNotUtf8) {
 }
 
 // A file has texts of its own where ids have a gap.
-TEST(SameTokens, LeavesOutUnusedIdsAndThoseFromTheLimitOn) {
+TEST(SameTokens, LeaveOutUnusedIds) {
   TokenizerData a;
   a.tokens = {"a", "", "c"};
   a.kinds = {TokenKind::normal, TokenKind::unused, TokenKind::normal};
   TokenizerData b = a;
   b.tokens[1] = "[PAD1]";
   EXPECT_TRUE(same_tokens(a, b));
+  EXPECT_TRUE(same_common_tokens(a, b));
   b.kinds[1] = TokenKind::normal;
   EXPECT_FALSE(same_tokens(a, b));
+  EXPECT_FALSE(same_common_tokens(a, b));
   a.tokens[1] = b.tokens[1];  // a padding that one file marks
-  EXPECT_TRUE(same_tokens(a, b));
-  EXPECT_TRUE(same_tokens(b, a));
+  EXPECT_FALSE(same_tokens(a, b));
+  EXPECT_TRUE(same_common_tokens(a, b));
+  EXPECT_TRUE(same_common_tokens(b, a));
+  b.kinds[1] = TokenKind::unused;
   b.tokens.push_back("d");
   b.kinds.push_back(TokenKind::normal);
   EXPECT_FALSE(same_tokens(a, b));
-  EXPECT_TRUE(same_tokens(a, b, a.tokens.size()));
+  EXPECT_TRUE(same_common_tokens(a, b));
   b.tokens[2] = "e";
-  EXPECT_FALSE(same_tokens(a, b, a.tokens.size()));
-  EXPECT_TRUE(same_tokens(a, b, 2));
+  EXPECT_FALSE(same_common_tokens(a, b));
 }
 
 TokenizerData there_and_back(const TokenizerData& data) {

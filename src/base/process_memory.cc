@@ -118,6 +118,15 @@ std::optional<MemoryLimit> limit_of(const fs::path& directory, const GroupFiles&
   return MemoryLimit{*limit, std::max<int64_t>(1, *limit - kept), directory};
 }
 
+// The limit that leaves less than `bytes`.
+std::optional<MemoryLimit> exceeded_limit(int64_t bytes, const fs::path& root) {
+  // Reading the limit takes longer than taking so little.
+  constexpr int64_t kLittle = int64_t{1} << 20;
+  if (bytes <= kLittle) return std::nullopt;
+  const auto limit = memory_limit(root);
+  return limit && bytes > limit->available ? limit : std::nullopt;
+}
+
 }  // namespace
 
 int64_t anonymous_resident_bytes() {
@@ -151,19 +160,6 @@ std::string left_text(const MemoryLimit& limit, int64_t needed) {
                      human_bytes(limit.available, needed), human_bytes(limit.bytes),
                      limit.group.string());
 }
-
-namespace {
-
-// The limit that leaves less than `bytes`.
-std::optional<MemoryLimit> exceeded_limit(int64_t bytes, const fs::path& root) {
-  // Reading the limit takes longer than taking so little.
-  constexpr int64_t kLittle = int64_t{1} << 20;
-  if (bytes <= kLittle) return std::nullopt;
-  const auto limit = memory_limit(root);
-  return limit && bytes > limit->available ? limit : std::nullopt;
-}
-
-}  // namespace
 
 bool fits_in_memory(int64_t bytes, const fs::path& root) {
   return !exceeded_limit(bytes, root);

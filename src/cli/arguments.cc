@@ -160,6 +160,11 @@ int with_recipe(Arguments arguments, size_t max_operands, const std::string& com
   return run(recipe);
 }
 
+int with_unbudgeted_recipe(Arguments arguments, size_t max_operands, const std::string& command,
+                           const std::function<int(const Recipe&)>& run) {
+  return without_budget_hint([&] { return with_recipe(arguments, max_operands, command, run); });
+}
+
 int report_error(const std::string& what, const std::string& hint, int exit_code) {
   std::fflush(stdout);
   const bool interrupted = exit_code == static_cast<int>(ErrorKind::interrupted);

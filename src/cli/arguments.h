@@ -27,6 +27,9 @@ Recipe read_arguments(Arguments arguments, size_t max_operands, const std::strin
 // nothing. Returns the exit code.
 int with_recipe(Arguments arguments, size_t max_operands, const std::string& command,
                 const std::function<int(const Recipe&)>& run);
+// The same for a command that without_budget_hint() is meant for.
+int with_unbudgeted_recipe(Arguments arguments, size_t max_operands, const std::string& command,
+                           const std::function<int(const Recipe&)>& run);
 
 // Throws Error(generic) if something written to stdout was lost, as on a full disk: the command
 // must not report success then.

@@ -200,9 +200,7 @@ int compare(const Recipe& given) {
 }  // namespace
 
 int run_compare(Arguments arguments) {
-  return with_recipe(
-      arguments, std::numeric_limits<size_t>::max(), "compare",
-      [](const Recipe& recipe) { return without_budget_hint([&] { return compare(recipe); }); });
+  return with_unbudgeted_recipe(arguments, std::numeric_limits<size_t>::max(), "compare", compare);
 }
 
 }  // namespace jackscrew

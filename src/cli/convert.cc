@@ -144,15 +144,11 @@ int export_model(const Recipe& recipe) {
 }  // namespace
 
 int run_merge(Arguments arguments) {
-  return with_recipe(arguments, 0, "merge", [](const Recipe& recipe) {
-    return without_budget_hint([&] { return merge(recipe); });
-  });
+  return with_unbudgeted_recipe(arguments, 0, "merge", merge);
 }
 
 int run_export(Arguments arguments) {
-  return with_recipe(arguments, 0, "export", [](const Recipe& recipe) {
-    return without_budget_hint([&] { return export_model(recipe); });
-  });
+  return with_unbudgeted_recipe(arguments, 0, "export", export_model);
 }
 
 }  // namespace jackscrew

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <new>
 #include <optional>
 
 #include "base/clock.h"
@@ -273,12 +272,9 @@ Quantised quantise_resumably(const QuantiseJob& job, const CalibrationText& text
   try {
     return without_budget_hint(
         [&] { return write_and_measure(job, text, eval_data, checkpoint, output); });
-  } catch (const Error& error) {
-    if (!checkpoint.continues_after(error)) throw;
-    fail_resumably(job, checkpoint, error);
-  } catch (const std::bad_alloc& exception) {
+  } catch (const std::exception& exception) {
     const Error error = error_of(exception);
-    if (!checkpoint.continues_after(error)) throw;
+    if (!is_own_error(exception) || !checkpoint.continues_after(error)) throw;
     fail_resumably(job, checkpoint, error);
   }
 }
@@ -373,9 +369,8 @@ int quantise(const Recipe& given, const std::string& command) {
 }
 
 int run_quantise(Arguments arguments) {
-  return with_recipe(arguments, 0, "quantize", [](const Recipe& recipe) {
-    return without_budget_hint([&] { return quantise(recipe, "quantize"); });
-  });
+  return with_unbudgeted_recipe(arguments, 0, "quantize",
+                                [](const Recipe& recipe) { return quantise(recipe, "quantize"); });
 }
 
 }  // namespace jackscrew

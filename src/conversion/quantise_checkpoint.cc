@@ -286,14 +286,14 @@ void QuantisationCheckpoint::read_stream(Ops& ops, const Tensor& stream) const {
 std::vector<TensorBytes> QuantisationCheckpoint::read(int64_t part,
                                                       const std::vector<SafetensorsSpec>& specs) {
   require_in_place();
-  const std::string name = part_name("block", part);
-  if (read_name_ != name) {
+  const fs::path path = directory_ / part_name("block", part);
+  if (!read_file_ || read_file_->path() != path) {
+    const std::string name = path.filename();
     const auto kept = std::ranges::find(files_, name, &File::name);
     if (kept == files_.end()) {
       fail(ErrorKind::model, "{} has no {}", directory_.string(), name);
     }
     read_file_ = open_whole(*kept);
-    read_name_ = name;
   }
   const SafetensorsFile& file = *read_file_;
   std::vector<TensorBytes> out;
@@ -321,7 +321,6 @@ void QuantisationCheckpoint::remove() {
   progress_ = {};
   files_.clear();
   stream_.reset();
-  read_name_.clear();
   read_file_.reset();
   if (!is_in_place()) return;
   remove_strangers();

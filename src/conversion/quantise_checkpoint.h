@@ -118,8 +118,7 @@ class QuantisationCheckpoint {
   std::vector<File> files_;  // of rounded parts
   std::optional<File> stream_;
   std::unique_ptr<OpenFile> part_;  // the part that has begun
-  // The part that is read: its matrices are asked for one by one, and checked once.
-  std::string read_name_;
+  // Of the part that is read: its matrices are asked for one by one, and checked once.
   std::optional<SafetensorsFile> read_file_;
 };
 

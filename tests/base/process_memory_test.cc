@@ -2,46 +2,23 @@
 #include "base/process_memory.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <string>
 
 #include "base/error.h"
+#include "tests/support/limit_tree.h"
 
 namespace jackscrew {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr const char* kMountedV2 =
-    "25 1 0:22 / /proc rw - proc proc rw\n"
-    "31 25 0:27 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
 constexpr const char* kMountedV1 =
     "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n"
     "34 31 0:31 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
     "35 31 0:32 / /sys/fs/cgroup/memory rw shared:4 - cgroup cgroup rw,memory\n"
     "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
 
-class MemoryLimits : public ::testing::Test {
+class MemoryLimits : public ::testing::Test, protected LimitTree {
  protected:
-  MemoryLimits()
-      : root_(fs::temp_directory_path() / ("jackscrew_cgroup_" + std::to_string(::getpid()))) {}
-  ~MemoryLimits() override { fs::remove_all(root_); }
-
-  void file(const std::string& path, const std::string& text) const {
-    fs::create_directories((root_ / path).parent_path());
-    write_text_atomic(root_ / path, text);
-  }
-  void process(const std::string& mounts, const std::string& groups) const {
-    file("proc/self/mountinfo", mounts);
-    file("proc/self/cgroup", groups);
-  }
-  void group_v2(const std::string& group, const std::string& limit, int64_t used,
-                const std::string& stat = "anon 1\n") const {
-    const std::string directory = "sys/fs/cgroup" + group;
-    file(directory + "/memory.max", limit + "\n");
-    file(directory + "/memory.current", std::to_string(used) + "\n");
-    file(directory + "/memory.stat", stat);
-  }
   void group_v1(const std::string& group, int64_t limit, int64_t used,
                 const std::string& stat = "total_rss 1\n") const {
     const std::string directory = "sys/fs/cgroup/memory" + group;
@@ -50,14 +27,12 @@ class MemoryLimits : public ::testing::Test {
     file(directory + "/memory.stat", stat);
   }
   void expect_limit(int64_t bytes, int64_t available, const std::string& group) const {
-    const auto limit = memory_limit(root_);
+    const auto limit = memory_limit(root());
     ASSERT_TRUE(limit);
     EXPECT_EQ(limit->bytes, bytes);
     EXPECT_EQ(limit->available, available);
-    EXPECT_EQ(limit->group, root_ / group);
+    EXPECT_EQ(limit->group, root() / group);
   }
-
-  const fs::path root_;
 };
 
 TEST_F(MemoryLimits, OfTheProcessesOwnGroup) {
@@ -70,9 +45,9 @@ TEST_F(MemoryLimits, OfTheProcessesOwnGroup) {
 TEST_F(MemoryLimits, AreLookedAtBeforeMemoryIsTaken) {
   process(kMountedV2, "0::/run.scope\n");
   group_v2("/run.scope", std::to_string(120 * kMiB), 20 * kMiB);
-  require_memory(100 * kMiB, "a list", "shorten it", root_);
+  require_memory(100 * kMiB, "a list", "shorten it", root());
   try {
-    require_memory(100 * kMiB + 1, "a list", "shorten it", root_);
+    require_memory(100 * kMiB + 1, "a list", "shorten it", root());
     FAIL() << "more than is left";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::does_not_fit);
@@ -84,7 +59,7 @@ TEST_F(MemoryLimits, AreLookedAtBeforeMemoryIsTaken) {
   }
   // So little is not looked at.
   group_v2("/run.scope", std::to_string(120 * kMiB), 120 * kMiB);
-  require_memory(kMiB, "a list", "shorten it", root_);
+  require_memory(kMiB, "a list", "shorten it", root());
 }
 
 // Slurm: the limit is the job's, the process is in a step's task.
@@ -138,13 +113,13 @@ TEST_F(MemoryLimits, AFullGroupHasNextToNothingLeft) {
 }
 
 TEST_F(MemoryLimits, AreAbsentWhereNothingLimits) {
-  EXPECT_FALSE(memory_limit(root_));
+  EXPECT_FALSE(memory_limit(root()));
   process(kMountedV2, "0::/a/b\n");
-  EXPECT_FALSE(memory_limit(root_));
+  EXPECT_FALSE(memory_limit(root()));
   group_v2("/a/b", "max", kMiB);
-  EXPECT_FALSE(memory_limit(root_));
+  EXPECT_FALSE(memory_limit(root()));
   process("25 1 0:22\n- - -\n\n31 25 0:27 / / rw - cgroup2\n", "0\n:\n0:\n");
-  EXPECT_FALSE(memory_limit(root_));
+  EXPECT_FALSE(memory_limit(root()));
 }
 
 }  // namespace

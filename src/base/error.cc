@@ -7,6 +7,10 @@
 
 namespace jackscrew {
 
+bool is_unreadable(const Error& error) {
+  return dynamic_cast<const Unreadable*>(&error) != nullptr;
+}
+
 Error error_of(const std::exception& exception) {
   if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr) {
     const auto limit = address_limit();

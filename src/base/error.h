@@ -52,6 +52,8 @@ class Unreadable : public Error {
   using Error::Error;
 };
 
+bool is_unreadable(const Error& error);
+
 // A hint where one of these has none.
 inline constexpr const char* kSeeThatItCanBeRead = "see that it can be read, and run again";
 

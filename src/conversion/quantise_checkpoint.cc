@@ -201,10 +201,9 @@ void QuantisationCheckpoint::remove_strangers() const {
 }
 
 bool QuantisationCheckpoint::continues_after(const Error& error) const {
-  const bool is_unreadable = dynamic_cast<const Unreadable*>(&error) != nullptr;
   const bool ends_so_again = error.kind() == ErrorKind::usage ||
                              error.kind() == ErrorKind::non_finite ||
-                             (error.kind() == ErrorKind::model && !is_unreadable);
+                             (error.kind() == ErrorKind::model && !is_unreadable(error));
   return !empty() && is_in_place() && !ends_so_again;
 }
 

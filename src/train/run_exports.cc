@@ -258,8 +258,7 @@ void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path
       written({wanted.text, output.target(), report.bytes, report.notes});
     } catch (const Error& error) {
       // What is wrong with a file may be wrong with one of the result.
-      const bool may_be_damaged =
-          error.kind() == ErrorKind::model && dynamic_cast<const Unreadable*>(&error) == nullptr;
+      const bool may_be_damaged = error.kind() == ErrorKind::model && !is_unreadable(error);
       const std::string complete =
           may_be_damaged ? std::string()
                          : fmt::format("; the result is complete in {}", output_dir.string());

@@ -101,10 +101,6 @@ fs::path usable_before(const fs::path& checkpoint, const fs::path& output) try {
   return {};
 }
 
-bool is_unreadable(const Error& error) {
-  return dynamic_cast<const Unreadable*>(&error) != nullptr;
-}
-
 // Throws `error`, which says why the checkpoint cannot be used. Where it was taken because it is
 // the newest and is damaged, the hint names an older one: that is taken only if the recipe names
 // it. What the system did not let be read may be whole.

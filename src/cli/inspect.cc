@@ -12,7 +12,7 @@
 #include "formats/peft.h"
 #include "formats/shape.h"
 #include "session/model_files.h"
-#include "text/chat/chat_template.h"
+#include "text/chat/chat_format.h"
 
 namespace jackscrew {
 

@@ -1,7 +1,7 @@
 #include "recipe/model_options.h"
 
 #include "base/error.h"
-#include "text/chat/chat_template.h"
+#include "text/chat/chat_format.h"
 
 namespace jackscrew {
 

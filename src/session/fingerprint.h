@@ -8,7 +8,7 @@
 #include "base/progress_callback.h"
 #include "learners/learner.h"
 #include "session/model_files.h"
-#include "text/chat/chat_template.h"
+#include "text/chat/chat_format.h"
 
 namespace jackscrew {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/file.h"
-#include "text/chat/chat_template.h"
+#include "text/chat/chat_format.h"
 #include "train/result_source.h"
 
 namespace jackscrew {

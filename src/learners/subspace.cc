@@ -2,7 +2,7 @@
 
 #include <Eigen/Cholesky>
 #include <Eigen/Eigenvalues>
-#include <Eigen/SVD>
+#include <Eigen/QR>
 #include <algorithm>
 #include <cmath>
 
@@ -74,6 +74,19 @@ Matrix descending_eigenvectors(const Matrix& symmetric) {
   return solver.eigenvectors().rowwise().reverse();
 }
 
+// The orthogonal matrix nearest to m, its polar factor: U Vᵀ of an SVD U S Vᵀ. V has the
+// eigenvectors of mᵀ m, and m V has the columns of U, each as long as its singular value. The long
+// ones come first, so that QR makes the short ones, which may be mostly rounding, orthogonal to
+// them. Eigen's SVD would say it in one line, and compiles for a minute.
+Matrix nearest_rotation(const Matrix& m) {
+  const Matrix v = descending_eigenvectors(m.transpose() * m);
+  const Eigen::HouseholderQR<Matrix> qr(m * v);
+  const Matrix q = qr.householderQ();
+  const auto signs =
+      qr.matrixQR().diagonal().unaryExpr([](double value) { return std::copysign(1.0, value); });
+  return q * signs.asDiagonal() * v.transpose();
+}
+
 }  // namespace
 
 void orthonormalise(Context& context, const Tensor& basis) {
@@ -140,9 +153,7 @@ void align_basis(Context& context, const Tensor& basis, const Tensor& target) {
   const Arena::Frame frame(context.scratch);
   const Tensor factor = cosines(context, basis, target);
   if (!context.ops.plans_only()) {
-    const Eigen::BDCSVD<Matrix> svd(on_host(context, factor),
-                                    Eigen::ComputeThinU | Eigen::ComputeThinV);
-    to_device(context, svd.matrixU() * svd.matrixV().transpose(), factor);
+    to_device(context, nearest_rotation(on_host(context, factor)), factor);
   }
   multiply_from_right(context, basis, factor);
 }

@@ -454,9 +454,11 @@ void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
   });
 }
 
-void remove_checkpoints_after(const fs::path& output_dir, int64_t step) {
-  for (const fs::path& path : list_checkpoints(output_dir)) {
-    if (step_of(path).value_or(0) > step) remove_checkpoint(path);
+void remove_checkpoints_after(const fs::path& output_dir, int64_t step, const fs::path& spared) {
+  std::vector<fs::path> paths = list_checkpoints(output_dir);
+  std::ranges::reverse(paths);
+  for (const fs::path& path : paths) {
+    if (step_of(path).value_or(0) > step && path != spared) remove_checkpoint(path);
   }
 }
 

@@ -91,8 +91,10 @@ CheckpointInfo read_checkpoint_info(const fs::path& checkpoint);
 void restore_checkpoint(const fs::path& checkpoint, const StateSource& states,
                         const std::function<void()>& learner_restored, Ops& ops);
 
-// Removes the checkpoints of steps after `step`, which are from an abandoned run.
-void remove_checkpoints_after(const fs::path& output_dir, int64_t step);
+// Removes the checkpoints of steps after `step`, which are from an abandoned run, but not `spared`;
+// the newest first, so that `spared` is the newest as soon as it can be.
+void remove_checkpoints_after(const fs::path& output_dir, int64_t step,
+                              const fs::path& spared = {});
 
 // What is left of checkpoints that were not written to their end, or not removed to theirs.
 std::vector<fs::path> unfinished_checkpoints(const fs::path& output_dir);

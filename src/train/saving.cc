@@ -89,13 +89,26 @@ void write_if_possible(const std::string& what, const std::function<void()>& wri
   }
 }
 
-void remove_replaced(const fs::path& output_dir, int64_t step, int64_t keep,
+bool take_save_request(const TrainConsole& console, OutputClaim& output_dir) {
+  std::error_code ignored;
+  const fs::path* output = output_dir.find();
+  const bool by_file = output != nullptr && fs::remove(*output / kSaveTrigger, ignored);
+  return console.take_save_request() || by_file;
+}
+
+void remove_replaced(const fs::path& output_dir, int64_t own, const fs::path& written, int64_t keep,
                      const fs::path& spared) try {
   sync_directory(output_dir);
-  remove_checkpoints_after(output_dir, step);
+  remove_checkpoints_after(output_dir, own, written);
   prune_checkpoints(output_dir, keep, spared);
 } catch (const Error& error) {
   warn(fmt::format("older checkpoints are not removed: {}", error.what()));
+}
+
+void remove_abandoned(const fs::path& output_dir, int64_t own) try {
+  remove_checkpoints_after(output_dir, own);
+} catch (const Error& error) {
+  warn(fmt::format("checkpoints of an earlier run are not removed: {}", error.what()));
 }
 
 bool may_save_after(const Error& error) {

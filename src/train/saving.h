@@ -19,11 +19,20 @@ bool write_or_warn(const std::string& what, const std::function<void()>& write);
 // The same for what nothing else depends on: whatever `write` throws is no more than a warning.
 void write_if_possible(const std::string& what, const std::function<void()>& write);
 
-// Removes the checkpoints that the new one of `step` takes the place of, as
-// remove_checkpoints_after() and prune_checkpoints() do, once the disk confirms the new one. Warns
-// where it cannot.
-void remove_replaced(const fs::path& output_dir, int64_t step, int64_t keep,
+// A file of this name in output_dir requests a checkpoint after the present step.
+inline constexpr const char* kSaveTrigger = "checkpoint.save";
+// Whether one was requested since the last call: by a signal, or by that file, which is removed.
+bool take_save_request(const TrainConsole& console, OutputClaim& output_dir);
+
+// Removes the checkpoints that the one just `written` takes the place of, once the disk confirms
+// it: those after the step `own`, the last that the run had before, are of a branch that it has
+// left; of the others prune_checkpoints() keeps some. Warns where it cannot.
+void remove_replaced(const fs::path& output_dir, int64_t own, const fs::path& written, int64_t keep,
                      const fs::path& spared);
+
+// Removes those after the step `own` alone, at the end of a run that may have written none. Warns
+// where it cannot.
+void remove_abandoned(const fs::path& output_dir, int64_t own);
 
 // Whether the states of a run can and shall be saved after such an error: not where they are not
 // finite, the device or another rank has failed, or the user wants no more.

@@ -76,15 +76,15 @@ class Trainer {
     claim_->keep();
     const fs::path output = claim_->path();
     // Checkpoints of a run that this one replaces would look like its own, and so would its log.
-    const int64_t own = start_.replaces_another ? 0 : first;
-    if (own == 0) remove_earlier_run(output, data_.token_files);
+    own_ = start_.replaces_another ? 0 : first;
+    if (own_ == 0) remove_earlier_run(output, data_.token_files);
     log_.emplace(RunLog::Run{recipe_, console_, files_, tokenizer_, data_, *sampler_, schedule_,
                              plan_, info_, *crew_},
-                 output, own);
+                 output, own_);
     if (!has_watch) warn_of_other_held_out(output / kLogName, data_.inputs.held_out);
     // A run that had already ended is not begun anew and keeps its recipe.
     const fs::path recipe = output / kRecipeName;
-    if (own < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
+    if (own_ < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     log_->introduce(first, output);
     if (!has_watch) watch_.replay(output / kLogName);  // its last start says what is held out now
     const std::string slow =
@@ -98,7 +98,7 @@ class Trainer {
       evaluate_now(first);
       // If it is the best, its checkpoint must be here: the run may go on from another directory.
       const bool is_here = fs::exists(checkpoint_path(output, first));
-      if (!is_here && must_save(first, false, take_save_request())) try_to_save(first);
+      if (!is_here && must_save(first, false)) try_to_save(first);
     }
     console_.style.check();
     has_begun_ = true;
@@ -247,8 +247,9 @@ class Trainer {
     const fs::path output = claim_->path();  // may have been moved meanwhile
     checkpoint_ = checkpoint_path(output, step);
     saved_step_ = step;
-    remove_replaced(output, step, recipe_.save_total_limit,
+    remove_replaced(output, own_, checkpoint_, recipe_.save_total_limit,
                     recipe_.load_best_model_at_end ? best_checkpoint() : fs::path());
+    own_ = step;
     log_->saved(step, checkpoint_);  // and what could not be removed
   }
 
@@ -263,14 +264,6 @@ class Trainer {
                 hint_after_stop(crew_->layout().ranks(), hint));
   }
 
-  // Requested by a signal, or by a file, which is removed.
-  bool take_save_request() {
-    std::error_code ignored;
-    const fs::path* output = claim_->find();
-    const bool by_file = output != nullptr && fs::remove(*output / kSaveTrigger, ignored);
-    return console_.take_save_request() || by_file;
-  }
-
   // The checkpoint of the best evaluation; empty before the first evaluation.
   fs::path best_checkpoint() {
     return watch_.best() ? checkpoint_path(claim_->path(), watch_.best()->step) : fs::path();
@@ -281,8 +274,9 @@ class Trainer {
     return recipe_.load_best_model_at_end && watch_.best() ? watch_.best()->step : done;
   }
 
-  bool must_save(int64_t done, bool last, bool requested) const {
-    if (requested) return true;
+  // Takes a request to save, which is then fulfilled.
+  bool must_save(int64_t done, bool last) {
+    if (take_save_request(console_, *claim_)) return true;
     const bool best = watch_.best() && watch_.best()->step == done;
     if (recipe_.load_best_model_at_end && (best || last)) return true;
     return recipe_.save_steps > 0 && (last || done % recipe_.save_steps == 0);
@@ -323,7 +317,7 @@ class Trainer {
       }
       const bool complete = !pace_.evaluates_after(done) || evaluate_now(done);
       const bool last = complete && (done == total_steps_ || watch_.out_of_patience());
-      if (must_save(done, last, take_save_request())) pace_.save([&] { try_to_save(done); });
+      if (must_save(done, last)) pace_.save([&] { try_to_save(done); });
       if (console_.stop_requested() && !last) stop(done);
     }
     if (done < total_steps_) say("stopped   " + watch_.why_stopped(done > first));
@@ -350,7 +344,9 @@ class Trainer {
     if (result_step(done) == done) return;
     fs::path path;
     or_leave_elsewhere(done, [&] { path = best_checkpoint(); });
-    if (std::error_code unreachable; !fs::exists(path, unreachable)) {
+    // One of a later step is of a branch that this run has left.
+    std::error_code unreachable;
+    if (watch_.best()->step > own_ || !fs::exists(path, unreachable)) {
       return warn(fmt::format(
           "{}, the checkpoint of the best evaluation, is gone: the result is that of the last step",
           path.string()));
@@ -391,6 +387,7 @@ class Trainer {
     write_result(done);
     has_result_ = true;
     console_.enter(RunPhase::answers);
+    remove_abandoned(claim_->path(), own_);  // before the log has the end that they would pass for
     log_->ended(done, *claim_);
     end_move(claim_->path());
     write_if_possible(kReportName, [&] { write_report(claim_->path()); });  // it may be killed now
@@ -465,6 +462,7 @@ class Trainer {
   bool has_begun_ = false;   // the steps
   bool has_result_ = false;  // in output_dir, and nothing is left to train
   RunPace pace_;
+  int64_t own_ = 0;          // later checkpoints in output_dir are not this run's
   int64_t saved_step_ = -1;  // whose states checkpoint_ has: the present ones may be the best
 };
 

@@ -10,10 +10,6 @@
 
 namespace jackscrew {
 
-// A file of this name in output_dir requests a checkpoint after the present step; it is then
-// removed.
-inline constexpr const char* kSaveTrigger = "checkpoint.save";
-
 // An error within work that other ranks share: they wait for this rank and cannot be told. Whoever
 // catches it must abort() the transport while the error lives: it holds this rank's part of the
 // run, from whose memory messages may still be on their way.

@@ -129,6 +129,17 @@ TEST_F(Checkpoint, TheNewestAreKeptAndTheBestBesideThem) {
   EXPECT_EQ(left(0, 4), "1234");
 }
 
+TEST_F(Checkpoint, AnAbandonedBranchGoesButForTheOneThatIsSpared) {
+  for (int64_t step = 1; step <= 5; ++step) {
+    put(fmt::format("checkpoint-{}/checkpoint.json", step), "{}");
+  }
+  const fs::path spared = checkpoint_path(directory_, 4);
+  remove_checkpoints_after(directory_, 2, spared);
+  EXPECT_EQ(list_checkpoints(directory_),
+            (std::vector<fs::path>{checkpoint_path(directory_, 1), checkpoint_path(directory_, 2),
+                                   spared}));
+}
+
 // Whatever kept them from being removed before.
 TEST_F(Checkpoint, UnfinishedOnesAreRemovedWithThoseThatAreNotKept) {
   const fs::path unfinished = put("checkpoint-3.part/state.safetensors", "").parent_path();

@@ -260,6 +260,35 @@ TEST(SlowResumeRules, ARunGivenUpDoesNotComeBack) {
   EXPECT_TRUE(first == tiny.text("out2/adapter_model.safetensors"));
 }
 
+// What the run before had done after that checkpoint is not a part of this one.
+TEST(SlowResumeRules, AnOlderBranchLeavesNoCheckpoints) {
+  const TinyRun tiny("older_branch");
+  const std::string settings =
+      "method=full lr_scheduler_type=constant warmup_steps=0 save_total_limit=0 report_samples=0 ";
+  const auto left = [&](const std::string& output) {
+    std::string names;
+    for (const fs::path& path : list_checkpoints(tiny.path(output))) {
+      names += " " + path.filename().string();
+    }
+    return names;
+  };
+  const auto branch = [&](const std::string& output, const std::string& more) {
+    tiny.must_train(output, settings + "learning_rate=1e-3 max_steps=8 save_steps=1");
+    tiny.must_train(output, settings + "learning_rate=5e-3 max_steps=8 overwrite=true " + more +
+                                "resume=" + tiny.path(output + "/checkpoint-3").string());
+  };
+  branch("saves_none", "");
+  EXPECT_EQ(left("saves_none"), " checkpoint-1 checkpoint-2 checkpoint-3");
+  const std::string longer = settings + "learning_rate=5e-3 max_steps=12";
+  const Outcome outcome = run(tiny.train("saves_none", longer) + " 2>&1");
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+  EXPECT_NE(outcome.out.find("it left no checkpoint-8 to continue from"), std::string::npos)
+      << outcome.out;
+  branch("saves_some", "save_steps=6 ");
+  EXPECT_EQ(left("saves_some"),
+            " checkpoint-1 checkpoint-2 checkpoint-3 checkpoint-6 checkpoint-8");
+}
+
 TEST(SlowResumeRules, AChangedRecipeIsNamedWhereTheResultDependsOnIt) {
   const TinyRun tiny("changed");
   const std::string settings =

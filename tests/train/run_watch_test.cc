@@ -8,7 +8,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/test_ops.h"
 #include "tests/support/tiny_run.h"
-#include "train/trainer.h"
+#include "train/saving.h"
 
 namespace jackscrew {
 namespace {
@@ -244,6 +244,34 @@ TEST(RunWatchProgram, TheBestIsKnownWithoutTheLog) {
     EXPECT_EQ(again.exit_code, 0) << again.out;
     EXPECT_NE(again.out.find("nothing to do"), std::string::npos) << again.out;
   }
+}
+
+// What lies where its checkpoint would be is not this run's.
+TEST(RunWatchProgram, ABestThatWasNotSavedIsNotTaken) {
+  const TinyRun tiny("best_not_saved");
+  const std::string settings = std::string(
+                                   "method=full load_best_model_at_end=true save_total_limit=1 "
+                                   "early_stopping_patience=3 report_samples=0 ") +
+                               kWorsens + "eval_data=" + tiny.eval_data();
+  tiny.must_train("out", settings);
+  const auto whole = tiny.events("out", "end").at(0);
+  ASSERT_TRUE(whole.contains("result_step"));
+  for (const char* step : {"result_step", "step"}) {
+    const fs::path checkpoint = checkpoint_path(tiny.path("out"), whole[step]);
+    fs::remove_all(checkpoint);
+    fs::create_directories(checkpoint);
+    tiny.file("out/" + checkpoint.filename().string() + "/model.safetensors", "theirs");
+  }
+  const Outcome outcome = run(tiny.train("out", settings + " overwrite=true") + " 2>&1");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+  EXPECT_NE(
+      outcome.out.find("the checkpoint of the best evaluation, is gone: the result is that of "
+                       "the last step"),
+      std::string::npos)
+      << outcome.out;
+  const auto end = tiny.events("out", "end").at(0);
+  EXPECT_EQ(end["step"], whole["step"]);
+  EXPECT_FALSE(end.contains("result_step"));
 }
 
 TEST(RunWatchProgram, EvaluationsOfOtherDataAreNotCompared) {

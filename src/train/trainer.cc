@@ -382,7 +382,8 @@ class Trainer {
   void finish(int64_t done) {
     console_.enter(RunPhase::writes_result);
     take_best(done);
-    if (const std::string text = watch_.nothing_gained(); !text.empty()) warn(text);
+    const bool may_learn = recipe_.learning_rate > 0;  // with 0 nothing is to be gained
+    if (const std::string text = watch_.nothing_gained(); may_learn && !text.empty()) warn(text);
     require_finite_parameters(done);
     write_result(done);
     has_result_ = true;

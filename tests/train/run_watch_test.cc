@@ -246,6 +246,22 @@ TEST(RunWatchProgram, TheBestIsKnownWithoutTheLog) {
   }
 }
 
+// No lower rate would help one that is 0.
+TEST(RunWatchProgram, NothingIsGainedWhereNothingIsToLearn) {
+  const TinyRun tiny("rate_of_0");
+  const std::string settings =
+      " max_steps=2 eval_steps=1 report_samples=0 lr_scheduler_type=constant warmup_steps=0 "
+      "eval_data=" +
+      tiny.eval_data() + " learning_rate=0";
+  for (const std::string method : {"lora", "full", "galore"}) {
+    SCOPED_TRACE(method);
+    const Outcome outcome =
+        run(tiny.train("out_" + method, "method=" + method + settings) + " 2>&1");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    EXPECT_EQ(outcome.out.find("no evaluation was better"), std::string::npos) << outcome.out;
+  }
+}
+
 // What lies where its checkpoint would be is not this run's.
 TEST(RunWatchProgram, ABestThatWasNotSavedIsNotTaken) {
   const TinyRun tiny("best_not_saved");

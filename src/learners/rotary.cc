@@ -80,9 +80,10 @@ class RotaryLearner : public Learner {
     const auto worst = rotation_->heaviest(groups_.sums_here(&RotarySlot::active_bytes));
     groups_.activate(context, worst);
     copies_beside_steps_ = context.ops.has_async_copy();
-    if (options_.overlap && copies_beside_steps_) reserve_transit(worst);
-    for (const int32_t group : worst) groups_.retire(context, group);
+    if (options_.overlap && copies_beside_steps_) transit_.set_limit(transit_limit(worst));
+    reserve_rotation();
     for (const int32_t group : worst) {
+      groups_.retire(context, group);
       for (RotarySlot* slot : groups_[group].slots) slot->set_has_moments(false);
     }
   }
@@ -281,9 +282,9 @@ class RotaryLearner : public Learner {
     return static_cast<double>(active_elements_) / static_cast<double>(groups_.elements());
   }
 
-  // Allocates for a moment the most that weights in transit may take beside the active groups
-  // `worst`: the share of these that changes at a rotation, or the largest weight if that is more.
-  void reserve_transit(std::span<const int32_t> worst) {
+  // The most that weights in transit may take beside the active groups `worst`: the share of these
+  // that changes at a rotation, or the largest weight if that is more.
+  int64_t transit_limit(std::span<const int32_t> worst) const {
     int64_t all = 0;
     int64_t largest = 0;
     for (const int32_t group : worst) {
@@ -292,10 +293,24 @@ class RotaryLearner : public Learner {
         largest = std::max(largest, slot->moving_bytes());
       }
     }
-    const int64_t limit =
-        std::max(largest, static_cast<int64_t>(options_.churn * static_cast<double>(all)));
-    transit_.set_limit(limit);
-    memory_->allocate(Purpose::weights, limit);
+    return std::max(largest, static_cast<int64_t>(options_.churn * static_cast<double>(all)));
+  }
+
+  // Allocates for a moment the most that a rotation takes beside the active groups: weights in
+  // transit, and the storage of those that leave. Any may be the first of them, and what follows
+  // has its memory, unless it is kept for the transit.
+  void reserve_rotation() {
+    int64_t largest = 0;
+    int64_t all = 0;
+    for (const RotaryGroup& group : groups_.all()) {
+      for (const RotarySlot* slot : group.slots) {
+        const int64_t bytes = std::max<int64_t>(0, slot->leaving_bytes());
+        largest = std::max(largest, bytes);
+        all += bytes;
+      }
+    }
+    const int64_t bytes = transit_.is_used() ? transit_.limit() + all : largest;
+    if (bytes > 0) memory_->allocate(Purpose::weights, bytes);
   }
 
   // Returns the groups that are not in `others`.

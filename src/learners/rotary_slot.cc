@@ -81,10 +81,12 @@ void RotarySlot::encode_master(Context& context) {
       {}, context.scratch);
 }
 
-int64_t RotarySlot::active_bytes() const {
+int64_t RotarySlot::leaving_bytes() const {
   const int64_t gradient = (1 + lane_sums_) * booked_bytes(size() * dtype_size(DType::f32));
-  const int64_t stored = master_ ? booked_bytes(weight_->storage().bytes.bytes()) : 0;
-  return moving_bytes() + gradient + (settings_.score ? booked_bytes(8) : 0) - stored;
+  const Format& format = weight_->stored_format();
+  const int64_t stored =
+      master_ ? booked_bytes(format.storage_bytes(weight_->rows(), weight_->cols())) : 0;
+  return stored - gradient - (settings_.score ? booked_bytes(8) : 0);
 }
 
 int64_t RotarySlot::moving_bytes() const {

@@ -33,7 +33,10 @@ class RotarySlot : public LearnerSlot {
   int64_t size() const { return weight_->size(); }
   void set_learning_rate_scale(double scale) { learning_rate_scale_ = scale; }
   // The device memory that an active weight takes beyond a waiting one, in booked bytes.
-  int64_t active_bytes() const;
+  int64_t active_bytes() const { return moving_bytes() - leaving_bytes(); }
+  // That which leave() takes beyond what it frees; above 0 only where the storage is larger than
+  // the gradient: its parts are padded, and a row of one element has a scale, too.
+  int64_t leaving_bytes() const;
 
   // Waiting -> active. Frees the storage before it allocates the exact values, unless these were
   // prepared and fetched.

@@ -14,6 +14,7 @@ class RotaryTransit {
  public:
   // Device bytes that weights in transit may hold in each direction; 0: none is copied this way.
   void set_limit(int64_t bytes) { limit_ = bytes; }
+  int64_t limit() const { return limit_; }
   bool is_used() const { return limit_ > 0; }
 
   // Before the last step: allocates memory for a slot that will join, if there is room.

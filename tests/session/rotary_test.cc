@@ -223,6 +223,27 @@ TEST(Rotary, PlansThatEveryGroupWaits) {
   train(*session, 0, 2);
 }
 
+// Its gradient is 64 bytes, and its storage twice as many. In the third window an MLP is the first
+// to leave, after the second in which as much is active as ever.
+TEST(Rotary, PlansWhatAMatrixOfAFewElementsTakesAsItLeaves) {
+  const TemporaryDirectory directory("jackscrew_rotary_leaves");
+  const ModelFiles files = open_model(directory.file("config.json", R"({
+      "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 64,
+      "hidden_size": 16, "intermediate_size": 1, "num_hidden_layers": 2,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 128,
+      "tie_word_embeddings": false})"));
+  const auto recipe = [](const std::string& budget) {
+    return make_recipe(rotary({"init=random", "storage=int8_row", "static=freeze", "threads=1",
+                               "rotation_groups=attention,mlp", "rotation_order=ascending",
+                               "active_params=60%", "churn=0.2", "steps_per_rotation=1", budget}));
+  };
+  const SessionUse use = training_use(24);
+  const SessionPlan plan = Session::rehearse(recipe("device_memory=auto"), files, use);
+  Session session(recipe(fmt::format("device_memory={}B", plan.ledger.peak)), files, use, plan);
+  train(session, 0, 7);
+  EXPECT_EQ(session.memory().ledger().peak, plan.ledger.peak);
+}
+
 // Of one block at a time, although scratch memory is rehearsed with all of them at once.
 TEST(Rotary, PlansToSendNoMoreThanLearnsAtOnce) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());

@@ -24,7 +24,8 @@ inline constexpr int64_t kPlannedSteps = 10000;
 //
 // The checkpoint is the largest of those that the recipe saves (by save_steps, at the end and, with
 // load_best_model_at_end, at evaluations) within the first kPlannedSteps. Choices that depend on
-// gradients (rotation_order=importance) are planned as if all gradients were alike. `info` is what
+// gradients (rotation_order=importance) are planned as if all gradients were alike: the checkpoint
+// is then no bound, but as large as that of one course that the run may take. `info` is what
 // describe_run() says of the run; null: it is asked.
 DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
                    int64_t total_steps, const CheckpointInfo* info = nullptr);

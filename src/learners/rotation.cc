@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/philox.h"
@@ -14,35 +15,11 @@ namespace jackscrew {
 
 namespace {
 
-// Writer and Reader put and get plain numbers one after another, in native byte order.
-class Writer {
- public:
-  explicit Writer(std::span<uint8_t> bytes) : bytes_(bytes) {}
-  template <class T>
-  void put(T value) {
-    std::memcpy(bytes_.data() + at_, &value, sizeof value);
-    at_ += sizeof value;
-  }
-
- private:
-  std::span<uint8_t> bytes_;
-  size_t at_ = 0;
-};
-
-class Reader {
- public:
-  explicit Reader(std::span<const uint8_t> bytes) : bytes_(bytes) {}
-  template <class T>
-  T get() {
-    T value;
-    std::memcpy(&value, bytes_.data() + at_, sizeof value);
-    at_ += sizeof value;
-    return value;
-  }
-
- private:
-  std::span<const uint8_t> bytes_;
-  size_t at_ = 0;
+// What the state begins with. Behind it: the active groups and those in the queue, each list padded
+// with -1 to all groups; turns; scores. All in native byte order.
+struct RotationHeader {
+  int64_t window, draws;
+  int64_t active, queued;  // how many groups
 };
 
 }  // namespace
@@ -155,22 +132,20 @@ int64_t Rotation::windows_of_a_round(int64_t limit) const {
 
 int64_t Rotation::state_bytes() const {
   const auto groups = static_cast<int64_t>(sizes_.size());
-  // window, draws, counts of active and queued; active and queue padded to all groups; turns,
-  // scores
-  return int64_t{4} * 8 + groups * (4 + 4 + 8 + 8);
+  return static_cast<int64_t>(sizeof(RotationHeader)) + groups * (4 + 4 + 8 + 8);
 }
 
 void Rotation::save(std::span<uint8_t> state) const {
-  Writer out(state);
-  out.put(window_);
-  out.put(draws_);
-  out.put(static_cast<int64_t>(active_.size()));
-  out.put(static_cast<int64_t>(queue_.size()));
-  for (const auto* list : {&active_, &queue_}) {
-    for (size_t i = 0; i < sizes_.size(); ++i) out.put(i < list->size() ? (*list)[i] : int32_t{-1});
+  const RotationHeader header{window_, draws_, std::ssize(active_), std::ssize(queue_)};
+  std::vector<int32_t> lists(2 * sizes_.size(), -1);
+  std::ranges::copy(active_, lists.begin());
+  std::ranges::copy(queue_, lists.begin() + std::ssize(sizes_));
+  uint8_t* to = state.data();
+  for (const auto part : {std::as_bytes(std::span(&header, 1)), std::as_bytes(std::span(lists)),
+                          std::as_bytes(std::span(turns_)), std::as_bytes(std::span(scores_))}) {
+    std::memcpy(to, part.data(), part.size());
+    to += part.size();
   }
-  for (const int64_t turns : turns_) out.put(turns);
-  for (const double score : scores_) out.put(score);
 }
 
 void Rotation::restore(std::span<const uint8_t> state) {
@@ -178,37 +153,44 @@ void Rotation::restore(std::span<const uint8_t> state) {
     fail(ErrorKind::model, "the rotation state is damaged, or of a run with other groups");
   };
   if (static_cast<int64_t>(state.size()) != state_bytes()) refuse();
-  Reader in(state);
-  const auto window = in.get<int64_t>();
-  const auto draws = in.get<int64_t>();
-  const auto groups = static_cast<int64_t>(sizes_.size());
-  std::array<int64_t, 2> counts = {in.get<int64_t>(), in.get<int64_t>()};
+  const size_t groups = sizes_.size();
+  RotationHeader header{};
+  std::vector<int32_t> numbers(2 * groups);
+  std::vector<int64_t> turns(groups);
+  std::vector<double> scores(groups);
+  const uint8_t* from = state.data();
+  for (const auto part :
+       {std::as_writable_bytes(std::span(&header, 1)), std::as_writable_bytes(std::span(numbers)),
+        std::as_writable_bytes(std::span(turns)), std::as_writable_bytes(std::span(scores))}) {
+    std::memcpy(part.data(), from, part.size());
+    from += part.size();
+  }
+  const std::array counts = {header.active, header.queued};
   std::array<std::vector<int32_t>, 2> lists;
   for (size_t l = 0; l < 2; ++l) {
-    if (counts[l] < 0 || counts[l] > groups) refuse();
-    std::vector<bool> seen(sizes_.size(), false);
-    for (int64_t i = 0; i < groups; ++i) {
-      const auto group = in.get<int32_t>();
-      if (i >= counts[l]) continue;
-      if (group < 0 || group >= groups || seen[static_cast<size_t>(group)]) refuse();
+    if (counts[l] < 0 || counts[l] > std::ssize(sizes_)) refuse();
+    std::vector<bool> seen(groups, false);
+    for (const int32_t group :
+         std::span(numbers).subspan(l * groups, static_cast<size_t>(counts[l]))) {
+      if (group < 0 || group >= std::ssize(sizes_) || seen[static_cast<size_t>(group)]) refuse();
       seen[static_cast<size_t>(group)] = true;
       lists[l].push_back(group);
     }
   }
   int64_t elements = 0;
   for (const int32_t group : lists[0]) elements += sizes_[static_cast<size_t>(group)];
-  if (window < 0 || draws < 0) refuse();
+  if (header.window < 0 || header.draws < 0) refuse();
   if (elements > options_.active_elements) {
     fail(ErrorKind::model, "{} parameters are active there, active_params allows {}", elements,
          options_.active_elements);
   }
-  window_ = window;
-  draws_ = draws;
+  window_ = header.window;
+  draws_ = header.draws;
   active_ = lists[0];
   queue_ = lists[1];
-  for (int64_t& turns : turns_) turns = in.get<int64_t>();
-  for (double& score : scores_) score = in.get<double>();
-  seen_all_ = std::all_of(turns_.begin(), turns_.end(), [](int64_t turns) { return turns > 0; });
+  turns_ = std::move(turns);
+  scores_ = std::move(scores);
+  seen_all_ = std::ranges::all_of(turns_, [](int64_t count) { return count > 0; });
 }
 
 }  // namespace jackscrew

@@ -105,30 +105,26 @@ void GaloreSlot::visit(const StateVisitor& visitor) const {
     visitor(window);
   }
   if (has_unread_window_) {
-    visitor({name() + ".window", StateRole::unread,
-             Tensor(nullptr, DType::f32, {window_rows(), window_cols()}), true});
+    visitor({name() + ".window", StateRole::unread, window_shape(), true});
   }
   state_->visit(name(), visitor);
 }
 
-int64_t GaloreSlot::window_rows() const {
-  return finds_by_svd() ? weight_->rows() : basis_rows_;
-}
-
-int64_t GaloreSlot::window_cols() const {
-  return finds_by_svd() ? weight_->cols() : rank_;
+Tensor GaloreSlot::window_shape() const {
+  if (finds_by_svd()) return {nullptr, DType::f32, {weight_->rows(), weight_->cols()}};
+  return {nullptr, DType::f32, {basis_rows_, rank_}};
 }
 
 void GaloreSlot::open_window() {
   if (!settings_.has_windows()) return;
-  window_ = GradientBuffer(*memory_, Purpose::projections, {window_rows(), window_cols()},
+  const Tensor shape = window_shape();
+  window_ = GradientBuffer(*memory_, Purpose::projections, {shape.rows(), shape.cols()},
                            window_lane_sums_);
 }
 
 int64_t GaloreSlot::window_bytes() const {
   if (!settings_.has_windows()) return 0;
-  return (1 + window_lane_sums_) *
-         booked_bytes(window_rows() * window_cols() * dtype_size(DType::f32));
+  return (1 + window_lane_sums_) * booked_bytes(window_shape().bytes());
 }
 
 double GaloreSlot::refresh(Context& context, uint32_t draw) {

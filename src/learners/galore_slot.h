@@ -53,8 +53,7 @@ class GaloreSlot : public LearnerSlot {
  private:
   bool in_window() const { return !window_.empty(); }
   bool finds_by_svd() const { return settings_.subspace == SubspaceKind::svd; }
-  int64_t window_rows() const;
-  int64_t window_cols() const;
+  Tensor window_shape() const;  // Z without its values
   void random_basis(Context& context, uint32_t draw, const Tensor& to) const;
   // The basis [basis rows, rank], f32 or bf16: its own bytes, or decoded to context.scratch.
   Tensor basis(Context& context, DType dtype) const;
@@ -73,7 +72,7 @@ class GaloreSlot : public LearnerSlot {
   OwnedTensor basis_;                      // bytes of settings_.projection
   GradientBuffer projected_;               // R, [other rows, rank]; training only
   std::unique_ptr<OptimizerState> state_;  // of R; training only
-  GradientBuffer window_;                  // Z, f32 [window rows, window cols], in a window
+  GradientBuffer window_;                  // Z, f32, of window_shape(), in a window
   bool has_unread_window_ = false;         // until the checkpoint is restored
 };
 

@@ -306,10 +306,11 @@ Record completion(const RecordJson& record, const RecordFields& fields, const st
     add_messages(record, "completion", fields, place, out.messages);
     add_system(record, fields, place, out.messages);
   } else {
-    CompletionRecord pair{required(record, "prompt", place), required(record, "completion", place)};
+    CompletionRecord pair{required(record, "prompt", place), required(record, "completion", place),
+                          out.tools};
     out.messages = {{"user", pair.prompt}, {"assistant", pair.completion}};
     add_system(record, fields, place, out.messages);
-    if (out.messages.size() == 2 && out.tools.is_none() && out.variables.empty()) return pair;
+    if (out.messages.size() == 2 && !out.tools.truth() && out.variables.empty()) return pair;
   }
   return out;
 }

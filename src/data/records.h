@@ -29,6 +29,7 @@ struct ConversationRecord {
 // otherwise one text, joined as they are.
 struct CompletionRecord {
   std::string prompt, completion;
+  jinja::Value tools = jinja::None{};  // none, or an empty list, which is one to a template
 };
 
 // `text`: trained throughout, with EOS at the end. Special tokens spelled out in it are special

@@ -288,6 +288,24 @@ TEST(Tools, AreNotLostWithoutAWord) {
                 "\"content\" is null");
 }
 
+// An empty list is nothing that the plain format has no place for.
+TEST_F(DatasetTest, APromptWithAnEmptyListOfToolsIsJoined) {
+  const auto example = [&](const std::string& beside, const DatasetOptions& o) {
+    const std::string pair = R"({"prompt": "Q:", "completion": " A")";
+    return read("a.jsonl", pair + beside + "}", o).example(0);
+  };
+  const DatasetOptions plain = options(100, "plain");
+  DatasetOptions with_tools = options(100);
+  with_tools.examples.format.tools =
+      own_format("{{ tools is none }}{% for m in messages %}{{ m.content }}{% endfor %}").general;
+  const std::string without = decode(example("", with_tools));
+  EXPECT_TRUE(without.starts_with("<|im_start|>user\nQ:")) << without;
+  for (const char* none : {R"(, "tools": [])", R"(, "tools": "[]")"}) {
+    EXPECT_EQ(example(none, plain).ids, example("", plain).ids) << none;
+    EXPECT_EQ(decode(example(none, with_tools)), "FalseQ: A") << none;
+  }
+}
+
 // Nor is what else a message holds; and of a call that is not written an empty answer would be
 // left.
 TEST(Tools, OthersThanTheTemplateWritesAreCounted) {

@@ -1,5 +1,8 @@
 #include "data/record_tools.h"
 
+#include <algorithm>
+#include <string_view>
+
 #include "base/error.h"
 #include "data/record_json.h"
 #include "text/chat/chat_template.h"
@@ -9,18 +12,24 @@ namespace jackscrew {
 
 namespace {
 
+// The words of a schema below which schemas stand by names of their own: of parameters, say.
+constexpr std::string_view kSchemasByName[] = {"properties", "patternProperties", "$defs",
+                                               "definitions", "dependentSchemas"};
+
 // Removes what tables write where a row lacks what others have. Of a schema the words `default` and
-// `const` may mean null, and what is in values is nobody's key.
-void drop_nulls(RecordJson& schema) {
+// `const` may mean null, and what is in values is nobody's key. `by_name`: keys are such names.
+void drop_nulls(RecordJson& schema, bool by_name = false) {
   if (schema.is_array()) {
     for (RecordJson& item : schema) drop_nulls(item);
   }
   if (!schema.is_object()) return;
   RecordJson kept = RecordJson::object();
   for (const auto& [key, value] : schema.items()) {
-    const bool is_value = key == "default" || key == "const";
+    const bool is_value = !by_name && (key == "default" || key == "const");
+    const bool is_values = !by_name && (key == "enum" || key == "examples");
+    const bool holds_names = !by_name && std::ranges::count(kSchemasByName, key) > 0;
     if (value.is_null() && !is_value) continue;
-    if (!is_value && key != "enum" && key != "examples") drop_nulls(value);
+    if (!is_value && !is_values) drop_nulls(value, holds_names);
     kept[key] = std::move(value);
   }
   schema = std::move(kept);

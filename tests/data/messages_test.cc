@@ -171,6 +171,28 @@ TEST(Messages, NullIsNotThere) {
       R"("c": {"const": null, "enum": ["d", null], "default": {"e": null}}} False)");
 }
 
+// Where parameters have names that mean something else in a schema.
+TEST(Messages, NullIsNotThereOfParametersByAnyName) {
+  const auto parameters = [](const std::string& schema) {
+    return by_template("{{ tools[0].parameters | tojson }}",
+                       conversation_of(R"({"tools": [{"name": "f", "parameters": )" + schema +
+                                       R"(}], "messages": [{"role": "user", "content": "q"}]})"));
+  };
+  EXPECT_EQ(parameters(R"({"properties": {
+                "default": null, "const": null, "enum": {"type": "string", "description": null},
+                "examples": {"type": "array", "items": null, "default": null},
+                "properties": {"type": "object", "const": null, "properties": {"const": null}},
+                "x": {"enum": ["a", null], "default": null, "description": null}}})"),
+            R"({"properties": {"enum": {"type": "string"}, )"
+            R"("examples": {"type": "array", "default": null}, )"
+            R"("properties": {"type": "object", "const": null, "properties": {}}, )"
+            R"("x": {"enum": ["a", null], "default": null}}})");
+  for (const std::string word : {"patternProperties", "$defs", "definitions", "dependentSchemas"}) {
+    EXPECT_EQ(parameters("{\"" + word + R"(": {"default": null, "enum": {"type": null}}})"),
+              "{\"" + word + R"(": {"enum": {}}})");
+  }
+}
+
 // As LLaVA, LLaMA-Factory and TRL have them, with and without a mark in the text.
 TEST(Messages, AboutWhatIsNotTextAreRefused) {
   const std::string turns =

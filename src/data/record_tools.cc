@@ -46,8 +46,8 @@ void drop_null_members(RecordJson& object) {
 
 // The list of objects at `key`; null where there is none.
 RecordJson tool_list(const RecordJson& record, const std::string& key, const std::string& place) {
-  const RecordJson* found = member(record, key);
-  if (found == nullptr || *found == "") return {};
+  const RecordJson* found = json_member(record, key);
+  if (found == nullptr) return {};
   RecordJson tools = unquoted(*found, place);
   if (!tools.is_array()) fail_record(place, fmt::format("\"{}\" is not a list", key));
   for (RecordJson& tool : tools) {
@@ -97,8 +97,8 @@ jinja::Value functions_of(const RecordJson& record, const std::string& place) {
 
 jinja::Variables variables_of(const RecordJson& record, const std::string& place) {
   constexpr const char* kKey = "chat_template_kwargs";
-  const RecordJson* found = member(record, kKey);
-  if (found == nullptr || *found == "") return {};
+  const RecordJson* found = json_member(record, kKey);
+  if (found == nullptr) return {};
   const RecordJson object = unquoted(*found, place);
   if (!object.is_object()) {
     fail_record(place, fmt::format("\"{}\" is {}, expected an object", kKey, kind_name(object)),

@@ -167,6 +167,7 @@ TEST(Tools, MayBeTextsOfJson) {
   texts["function"] = texts["function"].dump();
   EXPECT_EQ(of(Json::array({tool}), Json::array({texts}).dump()), expected);
   EXPECT_EQ(of("", ""), "null");
+  EXPECT_EQ(of("null", "null"), "null");
   refuse_record(R"({"tools": ["f"], "messages": [{"role": "user", "content": "a"}]})",
                 "a.jsonl:1: a tool of \"tools\" is string, expected an object");
   refuse_record(R"({"tools": [null], "messages": [{"role": "user", "content": "a"}]})",

@@ -21,17 +21,17 @@ constexpr const char* kMessageKeys =
     "message_field_content name other keys";
 
 std::string role_of(const std::string& name, const std::string& place) {
-  static const std::vector<std::pair<std::string, std::string>> kRoles = {
+  static constexpr std::pair<std::string_view, const char*> kRoles[] = {
       {"system", "system"},     {"user", "user"},       {"assistant", "assistant"},
       {"tool", "tool"},         {"human", "user"},      {"gpt", "assistant"},
       {"chatgpt", "assistant"}, {"model", "assistant"}, {"developer", "system"},
       {"observation", "tool"},  {"function", "tool"},   {"function_call", "assistant"},
       {"ipython", "ipython"}};
-  std::vector<std::string> names;
   for (const auto& [alias, role] : kRoles) {
     if (alias == name) return role;
-    names.push_back(alias);
   }
+  std::vector<std::string> names;
+  for (const auto& [alias, role] : kRoles) names.emplace_back(alias);
   const auto nearest = nearest_name(name, names);
   const std::string hint = nearest ? fmt::format("did you mean \"{}\"?", *nearest)
                                    : fmt::format("known roles: {}", fmt::join(names, ", "));

@@ -83,7 +83,8 @@ struct Outline {
     return out;
   }
   std::string operator()(const CompletionRecord& record) const {
-    return fmt::format("pair {} {}\n", record.prompt.size(), record.completion.size());
+    return fmt::format("pair {} {}{}\n", record.prompt.size(), record.completion.size(),
+                       record.tools.is_none() ? "" : " tools");
   }
   std::string operator()(const TextRecord& record) const {
     return fmt::format("text {}\n", record.text.size());

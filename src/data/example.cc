@@ -116,7 +116,7 @@ Example encode_record(const Tokenizer& tokenizer, const ExampleOptions& options,
       example = from_chat(tokenizer, answered);
     } else {
       const Message turns[] = {{"user", pair->prompt}, {"assistant", pair->completion}};
-      example = conversation(turns);
+      example = conversation(turns, pair->tools);
     }
     count_zeros(pair->prompt);
     count_zeros(pair->completion);

@@ -118,6 +118,11 @@ const RecordJson* member(const RecordJson& object, const std::string& key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
+const RecordJson* json_member(const RecordJson& object, const std::string& key) {
+  const RecordJson* found = member(object, key);
+  return found == nullptr || *found == "" || *found == "null" ? nullptr : found;
+}
+
 bool holds_something(const RecordJson& value) {
   if (value.is_string()) return value != "";
   return value.is_structured() && std::any_of(value.begin(), value.end(), holds_something);

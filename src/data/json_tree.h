@@ -25,6 +25,10 @@ std::optional<RecordJson> parse_json_tree(std::string_view text, const std::stri
 // that a row lacks.
 const RecordJson* member(const RecordJson& object, const std::string& key);
 
+// The same of a member that may be JSON within a text, unless that text says that there is nothing:
+// empty, or `null`, as json.dumps() writes None into a .csv.
+const RecordJson* json_member(const RecordJson& object, const std::string& key);
+
 // Whether there is anything in a value: a table has empty texts and lists, and objects of nulls, in
 // rows without.
 bool holds_something(const RecordJson& value);

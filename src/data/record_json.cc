@@ -21,17 +21,17 @@ constexpr const char* kMessageKeys =
     "message_field_content name other keys";
 
 std::string role_of(const std::string& name, const std::string& place) {
-  static const std::vector<std::pair<std::string, std::string>> kRoles = {
+  static constexpr std::pair<std::string_view, const char*> kRoles[] = {
       {"system", "system"},     {"user", "user"},       {"assistant", "assistant"},
       {"tool", "tool"},         {"human", "user"},      {"gpt", "assistant"},
       {"chatgpt", "assistant"}, {"model", "assistant"}, {"developer", "system"},
       {"observation", "tool"},  {"function", "tool"},   {"function_call", "assistant"},
       {"ipython", "ipython"}};
-  std::vector<std::string> names;
   for (const auto& [alias, role] : kRoles) {
     if (alias == name) return role;
-    names.push_back(alias);
   }
+  std::vector<std::string> names;
+  for (const auto& [alias, role] : kRoles) names.emplace_back(alias);
   const auto nearest = nearest_name(name, names);
   const std::string hint = nearest ? fmt::format("did you mean \"{}\"?", *nearest)
                                    : fmt::format("known roles: {}", fmt::join(names, ", "));
@@ -145,7 +145,7 @@ Message to_message(const RecordJson& item, const std::string& role_key,
     for (const RecordJson& one : call.is_array() ? call : RecordJson::array({call})) {
       calls.push_back({{"type", "function"}, {"function", one}});
     }
-  } else if (const RecordJson* found = member(item, "tool_calls"); found && *found != "") {
+  } else if (const RecordJson* found = json_member(item, "tool_calls")) {
     calls = *found;
   } else if (const RecordJson* call = member(item, "function_call"); call && call->is_object()) {
     calls = RecordJson::array({{{"type", "function"}, {"function", *call}}});
@@ -225,8 +225,8 @@ void add_system(const RecordJson& record, const RecordFields& fields, const std:
 // Adds earlier questions and answers: LLaMA-Factory's `history`.
 void add_history(const RecordJson& record, const std::string& place,
                  std::vector<Message>& messages) {
-  const RecordJson* found = member(record, "history");
-  if (found == nullptr || *found == "") return;
+  const RecordJson* found = json_member(record, "history");
+  if (found == nullptr) return;
   const RecordJson history = unquoted(*found, place);
   const auto is_turn = [](const RecordJson& turn) {
     return turn.is_array() && turn.size() == 2 && turn[0].is_string() && turn[1].is_string();
@@ -248,7 +248,7 @@ ConversationRecord conversation(const RecordJson& record, const std::string& key
   out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
   out.variables = variables_of(record, place);
   // As OpenAI wrote them before there were tools.
-  if (fields.tools.empty() && !out.tools.truth() && member(record, "functions") != nullptr) {
+  if (fields.tools.empty() && !out.tools.truth() && json_member(record, "functions") != nullptr) {
     out.tools = functions_of(record, place);
   }
   add_messages(record, key, fields, place, out.messages);
@@ -306,10 +306,11 @@ Record completion(const RecordJson& record, const RecordFields& fields, const st
     add_messages(record, "completion", fields, place, out.messages);
     add_system(record, fields, place, out.messages);
   } else {
-    CompletionRecord pair{required(record, "prompt", place), required(record, "completion", place)};
+    CompletionRecord pair{required(record, "prompt", place), required(record, "completion", place),
+                          out.tools};
     out.messages = {{"user", pair.prompt}, {"assistant", pair.completion}};
     add_system(record, fields, place, out.messages);
-    if (out.messages.size() == 2 && out.tools.is_none() && out.variables.empty()) return pair;
+    if (out.messages.size() == 2 && !out.tools.truth() && out.variables.empty()) return pair;
   }
   return out;
 }

@@ -91,7 +91,7 @@ RecordCounts unread_texts(const RecordJson& object, const RecordFields& fields, 
   RecordCounts unread;
   const auto has = [&](const std::string& key) { return member(object, key) != nullptr; };
   const auto add = [&](const std::string& key, const std::string& options) {
-    const RecordJson* found = member(object, key);
+    const RecordJson* found = json_member(object, key);
     if (found == nullptr || !holds_something(*found) || is_named_field(fields, key)) return;
     if (!found->is_string() && key != "history") return;  // the options would refuse it
     unread[fmt::format("{}, which is not read; {} reads it", key, options)] = 1;

@@ -1,5 +1,8 @@
 #include "data/record_tools.h"
 
+#include <algorithm>
+#include <string_view>
+
 #include "base/error.h"
 #include "data/record_json.h"
 #include "text/chat/chat_template.h"
@@ -9,18 +12,24 @@ namespace jackscrew {
 
 namespace {
 
+// The words of a schema below which schemas stand by names of their own: of parameters, say.
+constexpr std::string_view kSchemasByName[] = {"properties", "patternProperties", "$defs",
+                                               "definitions", "dependentSchemas"};
+
 // Removes what tables write where a row lacks what others have. Of a schema the words `default` and
-// `const` may mean null, and what is in values is nobody's key.
-void drop_nulls(RecordJson& schema) {
+// `const` may mean null, and what is in values is nobody's key. `by_name`: keys are such names.
+void drop_nulls(RecordJson& schema, bool by_name = false) {
   if (schema.is_array()) {
     for (RecordJson& item : schema) drop_nulls(item);
   }
   if (!schema.is_object()) return;
   RecordJson kept = RecordJson::object();
   for (const auto& [key, value] : schema.items()) {
-    const bool is_value = key == "default" || key == "const";
+    const bool is_value = !by_name && (key == "default" || key == "const");
+    const bool is_values = !by_name && (key == "enum" || key == "examples");
+    const bool holds_names = !by_name && std::ranges::count(kSchemasByName, key) > 0;
     if (value.is_null() && !is_value) continue;
-    if (!is_value && key != "enum" && key != "examples") drop_nulls(value);
+    if (!is_value && !is_values) drop_nulls(value, holds_names);
     kept[key] = std::move(value);
   }
   schema = std::move(kept);
@@ -37,8 +46,8 @@ void drop_null_members(RecordJson& object) {
 
 // The list of objects at `key`; null where there is none.
 RecordJson tool_list(const RecordJson& record, const std::string& key, const std::string& place) {
-  const RecordJson* found = member(record, key);
-  if (found == nullptr || *found == "") return {};
+  const RecordJson* found = json_member(record, key);
+  if (found == nullptr) return {};
   RecordJson tools = unquoted(*found, place);
   if (!tools.is_array()) fail_record(place, fmt::format("\"{}\" is not a list", key));
   for (RecordJson& tool : tools) {
@@ -88,8 +97,8 @@ jinja::Value functions_of(const RecordJson& record, const std::string& place) {
 
 jinja::Variables variables_of(const RecordJson& record, const std::string& place) {
   constexpr const char* kKey = "chat_template_kwargs";
-  const RecordJson* found = member(record, kKey);
-  if (found == nullptr || *found == "") return {};
+  const RecordJson* found = json_member(record, kKey);
+  if (found == nullptr) return {};
   const RecordJson object = unquoted(*found, place);
   if (!object.is_object()) {
     fail_record(place, fmt::format("\"{}\" is {}, expected an object", kKey, kind_name(object)),

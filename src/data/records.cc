@@ -341,13 +341,15 @@ void find_records_of(const fs::path& file, const FoundCallback& use,
 size_t first_part(std::string_view text, size_t limit) {
   if (text.size() <= limit) return text.size();
   const auto is_space = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
+  // Behind punctuation, Tekken's pattern takes the slashes after an end of line as well.
+  const auto may_begin = [&](char c) { return !is_space(c) && c != '/'; };
   // GPT-2's pattern splits a run of spaces before its last one. Only a lone line break is a piece
   // of its own whatever follows, so cut there first of all.
   for (size_t end = limit; end > 1; --end) {
-    if (text[end - 1] == '\n' && !is_space(text[end - 2]) && !is_space(text[end])) return end;
+    if (text[end - 1] == '\n' && !is_space(text[end - 2]) && may_begin(text[end])) return end;
   }
   for (size_t end = limit; end > 0; --end) {
-    if (text[end - 1] == '\n' && !is_space(text[end])) return end;
+    if (text[end - 1] == '\n' && may_begin(text[end])) return end;
   }
   for (size_t end = limit; end > 0; --end) {
     if (!is_space(text[end - 1]) && text[end] == ' ') return end;

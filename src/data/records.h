@@ -29,6 +29,7 @@ struct ConversationRecord {
 // otherwise one text, joined as they are.
 struct CompletionRecord {
   std::string prompt, completion;
+  jinja::Value tools = jinja::None{};  // none, or an empty list, which is one to a template
 };
 
 // `text`: trained throughout, with EOS at the end. Special tokens spelled out in it are special
@@ -93,9 +94,9 @@ void read_records(std::span<const std::filesystem::path> files, int64_t max_reco
                                        std::span<const std::filesystem::path> files);
 
 // The length in bytes of the first part, at most `limit` >= 4, of a text that is read in parts. It
-// ends after a line whose end has no space beside it, where every pre-tokenizer in use cuts too;
-// or else after a line with spaces before its end, where most do; or else before a space, or else
-// at the end of a character.
+// ends after a line whose end has no space beside it and no slash behind it, where every
+// pre-tokenizer in use cuts too; or else after a line with spaces before its end, where most do; or
+// else before a space, or else at the end of a character.
 size_t first_part(std::string_view text, size_t limit);
 
 // One record from the text of a JSON object; `place` is for messages. Throws Error(data).

@@ -234,6 +234,10 @@ TEST_F(DatasetTest, TextIsReadInPartsThatDoNotShow) {
   EXPECT_EQ(first_part("ab\u4e2d\u4e2d", 4), 2u);
   EXPECT_EQ(first_part(std::string(100, '\x80'), 50), 47u);
   EXPECT_EQ(first_part("abc", 6), 3u);
+  // Tekken's pattern takes slashes after an end of line as well.
+  EXPECT_EQ(first_part("a;\n//b\nc", 6), 6u);
+  EXPECT_EQ(first_part("a\nb;\n//c\nd", 8), 2u);
+  EXPECT_EQ(first_part("a\n\n/b c", 5), 5u);
 }
 
 // Whoever shows the beginning of a text reads no more than that, and goes on to the next.

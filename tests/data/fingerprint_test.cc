@@ -56,6 +56,7 @@ TEST_F(DatasetTest, TheFingerprintIsOfRolesKindsAndBorders) {
   EXPECT_EQ(of(R"({"instruction": "q", "output": "a"})"), chat);
   const std::string pair = of(R"({"prompt": "q", "completion": "a"})");
   EXPECT_NE(pair, chat);
+  EXPECT_NE(of(R"({"prompt": "q", "completion": "a", "tools": []})"), pair);
   EXPECT_NE(of(R"({"text": "qa"})"), pair);
   EXPECT_NE(of("qa", "d.txt"), of(R"({"text": "qa"})"));
   const auto pair_of = [&](const char* prompt, const char* completion) {

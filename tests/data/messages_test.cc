@@ -143,7 +143,9 @@ TEST(Messages, FunctionsAreTools) {
   EXPECT_EQ(tools(R"("functions": [{"type": "function", "function": {"name": "f"}}])"), expected);
   EXPECT_EQ(tools(R"("functions": [{"name": "f"}], "tools": [{"name": "g"}])"),
             R"([{"name": "g"}])");
+  EXPECT_EQ(tools(R"("functions": [{"name": "f"}], "tools": "null")"), expected);
   EXPECT_EQ(tools(R"("functions": null)"), "null");
+  EXPECT_EQ(tools(R"("functions": "null")"), "null");
   refuse_json(R"({"functions": ["f"], )" + messages + "}",
               "a.jsonl:1: a tool of \"functions\" is string, expected an object");
 }
@@ -169,6 +171,28 @@ TEST(Messages, NullIsNotThere) {
                   record),
       R"({"a": {"type": "string", "default": null, "x": [{"z": 1}]}, )"
       R"("c": {"const": null, "enum": ["d", null], "default": {"e": null}}} False)");
+}
+
+// Where parameters have names that mean something else in a schema.
+TEST(Messages, NullIsNotThereOfParametersByAnyName) {
+  const auto parameters = [](const std::string& schema) {
+    return by_template("{{ tools[0].parameters | tojson }}",
+                       conversation_of(R"({"tools": [{"name": "f", "parameters": )" + schema +
+                                       R"(}], "messages": [{"role": "user", "content": "q"}]})"));
+  };
+  EXPECT_EQ(parameters(R"({"properties": {
+                "default": null, "const": null, "enum": {"type": "string", "description": null},
+                "examples": {"type": "array", "items": null, "default": null},
+                "properties": {"type": "object", "const": null, "properties": {"const": null}},
+                "x": {"enum": ["a", null], "default": null, "description": null}}})"),
+            R"({"properties": {"enum": {"type": "string"}, )"
+            R"("examples": {"type": "array", "default": null}, )"
+            R"("properties": {"type": "object", "const": null, "properties": {}}, )"
+            R"("x": {"enum": ["a", null], "default": null}}})");
+  for (const std::string word : {"patternProperties", "$defs", "definitions", "dependentSchemas"}) {
+    EXPECT_EQ(parameters("{\"" + word + R"(": {"default": null, "enum": {"type": null}}})"),
+              "{\"" + word + R"(": {"enum": {}}})");
+  }
 }
 
 // As LLaVA, LLaMA-Factory and TRL have them, with and without a mark in the text.
@@ -217,7 +241,7 @@ TEST(Messages, TemplatesSeeVariablesOfTheRecord) {
     EXPECT_EQ(rendered(kwargs), "True False 7  q a");
     EXPECT_EQ(rendered(R"("chat_template_kwargs": "{\"depth\": {\"of\": [8]}}")"), "False  8  q a");
   }
-  for (const char* none : {"{}", "null", R"("")", R"({"enable_thinking": null})"}) {
+  for (const char* none : {"{}", "null", R"("")", R"("null")", R"({"enable_thinking": null})"}) {
     EXPECT_TRUE(std::holds_alternative<CompletionRecord>(parse_record(
         std::string(R"({"prompt": "q", "completion": "a", "chat_template_kwargs": )") + none + "}",
         "a.jsonl:1")));
@@ -282,6 +306,7 @@ TEST_F(DatasetTest, TextsThatAreNotReadAreWarnedOf) {
   const std::string as_question = "field_instruction=prompt field_output=completion";
   EXPECT_EQ(warned(pair + R"(, "input": "i")"), of("input", as_question));
   EXPECT_EQ(warned(pair + R"(, "history": [["a", "b"]])"), of("history", as_question));
+  EXPECT_EQ(warned(pair + R"(, "history": "null")"), Texts());
   EXPECT_EQ(warned(turns + R"(, "input": "i", "context": "c", "history": [["a", "b"]])"), Texts());
   EXPECT_EQ(warned(R"("text": "t", "system_prompt": "s")"), Texts());
   o.examples.fields = {.instruction = "prompt", .output = "completion"};

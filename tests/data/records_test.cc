@@ -79,6 +79,7 @@ TEST(Records, WhatWasSaidBeforeAnInstruction) {
             expected);
   for (const char* none : {R"({"instruction": "c", "output": "e", "history": []})",
                            R"({"instruction": "c", "output": "e", "history": ""})",
+                           R"({"instruction": "c", "output": "e", "history": "null"})",
                            R"({"instruction": "c", "output": "e", "history": null})"}) {
     EXPECT_EQ(turns(none), (Turns{"user: c", "assistant: e"}));
   }

@@ -167,6 +167,7 @@ TEST(Tools, MayBeTextsOfJson) {
   texts["function"] = texts["function"].dump();
   EXPECT_EQ(of(Json::array({tool}), Json::array({texts}).dump()), expected);
   EXPECT_EQ(of("", ""), "null");
+  EXPECT_EQ(of("null", "null"), "null");
   refuse_record(R"({"tools": ["f"], "messages": [{"role": "user", "content": "a"}]})",
                 "a.jsonl:1: a tool of \"tools\" is string, expected an object");
   refuse_record(R"({"tools": [null], "messages": [{"role": "user", "content": "a"}]})",
@@ -286,6 +287,24 @@ TEST(Tools, AreNotLostWithoutAWord) {
                 "\"content\" is missing");
   refuse_record(R"({"messages": [{"role": "assistant", "content": null, "tool_calls": []}]})",
                 "\"content\" is null");
+}
+
+// An empty list is nothing that the plain format has no place for.
+TEST_F(DatasetTest, APromptWithAnEmptyListOfToolsIsJoined) {
+  const auto example = [&](const std::string& beside, const DatasetOptions& o) {
+    const std::string pair = R"({"prompt": "Q:", "completion": " A")";
+    return read("a.jsonl", pair + beside + "}", o).example(0);
+  };
+  const DatasetOptions plain = options(100, "plain");
+  DatasetOptions with_tools = options(100);
+  with_tools.examples.format.tools =
+      own_format("{{ tools is none }}{% for m in messages %}{{ m.content }}{% endfor %}").general;
+  const std::string without = decode(example("", with_tools));
+  EXPECT_TRUE(without.starts_with("<|im_start|>user\nQ:")) << without;
+  for (const char* none : {R"(, "tools": [])", R"(, "tools": "[]")"}) {
+    EXPECT_EQ(example(none, plain).ids, example("", plain).ids) << none;
+    EXPECT_EQ(decode(example(none, with_tools)), "FalseQ: A") << none;
+  }
 }
 
 // Nor is what else a message holds; and of a call that is not written an empty answer would be

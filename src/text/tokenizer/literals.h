@@ -60,7 +60,8 @@ class Literals {
 
   std::vector<Literal> literals_;  // longest first
   std::array<bool, 256> begins_{};
-  std::unordered_map<uint16_t, std::vector<size_t>> buckets_;  // by the first two bytes
+  // By the first two bytes: of one model hundreds or thousands begin with `<`.
+  std::unordered_map<uint16_t, std::vector<size_t>> buckets_;
 };
 
 }  // namespace jackscrew

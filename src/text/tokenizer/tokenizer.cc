@@ -260,6 +260,7 @@ Literals Tokenizer::make_literals(LiteralSet set) const {
     if (!wanted || !is_literal(data_.kinds[i])) continue;
     std::string text = data_.tokens[i];
     if (set == LiteralSet::normalized) normalize(data_.normalizer, TextPlace::begin, text);
+    if (text.empty()) continue;  // no text holds what the normalizer removes
     literals.push_back(
         {std::move(text), static_cast<int32_t>(i), data_.kinds[i] == TokenKind::special});
   }

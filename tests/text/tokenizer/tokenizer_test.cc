@@ -239,6 +239,18 @@ TEST(Tokenizer, SpecialTokensOnRequestAndLongestFirst) {
   EXPECT_EQ(tokenizer.decode(Ids{256, 'a', 258}, false), "<s>a<user>");
 }
 
+// One that is nothing once it is normalized hides no other.
+TEST(Tokenizer, AddedTokensAreFoundBesideOneThatIsRemoved) {
+  TokenizerData data = byte_data({"x", "##", "xb"});
+  data.tokens[static_cast<size_t>('x')] = "spare";
+  data.merges = {{"x", "b"}};
+  data.kinds[256] = data.kinds[257] = TokenKind::added;
+  data.normalizer.push_back({NormalizerStep::Kind::replace, "#", ""});
+  ASSERT_EQ(Tokenizer(data).encode("xb", false), (Ids{256, 'b'}));
+  data.normalized_literals = {256, 257};
+  EXPECT_EQ(Tokenizer(data).encode("xb##", false), (Ids{256, 'b'}));
+}
+
 TEST(Tokenizer, InvalidUtf8IsEncodedByteByByte) {
   TokenizerData data = byte_data({"ab", "\u00C3\u00A9"});
   data.merges = {{"a", "b"}, {"\u00C3", "\u00A9"}};

@@ -13,6 +13,7 @@
 #include "data/batch.h"
 #include "data/dataset_builder.h"
 #include "data/encode_records.h"
+#include "data/example_list.h"
 #include "session/adapter.h"
 #include "session/loading.h"
 #include "session/plan.h"
@@ -285,6 +286,7 @@ DataSummary summarise(const Reader& reader) {
       data, {recipe.sequence_len, recipe.micro_batch_size, recipe.gradient_accumulation_steps,
              recipe.packing, recipe.seed, virtual_tokens(recipe)});
   std::vector<int64_t> lengths;
+  reserve_within_limit(lengths, static_cast<size_t>(data.size()), kExamples);
   for (int64_t i = 0; i < data.size(); ++i) lengths.push_back(data.length(i));
   std::sort(lengths.begin(), lengths.end());
   const size_t half = lengths.size() / 2;

@@ -151,6 +151,20 @@ void expect_done_or_refused(const TinyRun& tiny, const std::string& command, int
   ADD_FAILURE() << "no limit was enough for " << command;
 }
 
+// A weight makes millions of examples of few records: an epoch of them is what takes most.
+TEST(SlowMemoryLimit, CountsDataWithinWhatWasChecked) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("memory_stats");
+  std::string records;
+  for (int record = 0; record < 150'000; ++record) {
+    records += fmt::format("{{\"text\":\"{}\"}}\n", record);
+  }
+  expect_done_or_refused(tiny,
+                         "data stats tokenizer=bytes threads=1 --quiet data_weights=20 data=" +
+                             tiny.file("many.jsonl", records),
+                         60);
+}
+
 // The logits of two models, and no copies of them.
 TEST(SlowMemoryLimit, ComparesWithinWhatWasChecked) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";

@@ -3,6 +3,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "base/console.h"
 #include "base/error.h"
@@ -13,6 +18,7 @@
 #include "data/batch.h"
 #include "data/dataset_builder.h"
 #include "data/encode_records.h"
+#include "data/example_list.h"
 #include "session/adapter.h"
 #include "session/loading.h"
 #include "session/plan.h"
@@ -25,6 +31,8 @@ constexpr int64_t kPreviewRecords = 3;
 constexpr int64_t kPreviewRead = 1000;  // of each data set, for the warnings
 constexpr size_t kPreviewTokens = 400;  // of a record
 constexpr size_t kPreviewBytes = 2000;  // of a text, if there are no tokens
+// Enough that a call costs little, few enough that their text is small.
+constexpr size_t kPrintedAtOnce = 4096;  // tokens
 
 // The recipe as training resolves it: a tokenizer alone has no positions that limit it.
 Recipe settled(const Recipe& given, const ModelFiles& files) {
@@ -72,24 +80,66 @@ void require_records(const Recipe& recipe, const std::vector<DataPlace>& places,
   fail_without_records(fmt::format("{}", fmt::join(recipe.data, ", ")), files);
 }
 
+// Prints a record's tokens as a line, a piece at a time: as text a long record is several times as
+// large as its tokens.
+class TokenLine {
+ public:
+  explicit TokenLine(bool json) : json_(json) {}
+
+  void begin() {
+    has_numbers_ = false;
+    if (json_) fmt::print("{{\"ids\": [");
+  }
+  // All of the record, or of a document the next part.
+  void add(Example example) {
+    print_numbers<int32_t>(example.ids);
+    if (!json_) return;
+    if (train_.empty()) {
+      train_ = std::move(example.train);
+    } else {
+      train_.insert(train_.end(), example.train.begin(), example.train.end());
+    }
+  }
+  void end() {
+    if (json_) {
+      fmt::print("], \"train\": [");
+      has_numbers_ = false;
+      print_numbers<uint8_t>(train_);
+      fmt::print("]}}");
+      train_ = {};
+    }
+    fmt::print("\n");
+  }
+
+ private:
+  template <typename T>
+  void print_numbers(std::span<const T> numbers) {
+    const std::string_view separator = json_ ? ", " : " ";
+    while (!numbers.empty()) {
+      const auto piece = numbers.first(std::min(numbers.size(), kPrintedAtOnce));
+      fmt::print("{}{}", has_numbers_ ? separator : "", fmt::join(piece, separator));
+      has_numbers_ = true;
+      numbers = numbers.subspan(piece.size());
+    }
+  }
+
+  bool json_;
+  bool has_numbers_ = false;    // in the list that is being printed
+  std::vector<uint8_t> train_;  // of the record so far: they follow all ids
+};
+
 void tokenize(const Reader& reader) {
   DatasetStats stats;
-  Example whole;  // of a document, the parts so far
-  const auto print = [&](const Record& record, const Example& example, const std::string&) {
+  TokenLine printed(reader.recipe.json);
+  const auto print = [&](const Record& record, Example example, const std::string&) {
     stats.notes +=
         RecordNotes{.named_fields = example.notes.named_fields, .unread = example.notes.unread};
-    whole.ids.insert(whole.ids.end(), example.ids.begin(), example.ids.end());
-    whole.train.insert(whole.train.end(), example.train.begin(), example.train.end());
     const auto* document = std::get_if<DocumentRecord>(&record);
+    if (document == nullptr || document->begins) printed.begin();
+    printed.add(std::move(example));
     if (document != nullptr && !document->ends) return;
     ++stats.records;
-    if (reader.recipe.json) {
-      fmt::print("{{\"ids\": [{}], \"train\": [{}]}}\n", fmt::join(whole.ids, ", "),
-                 fmt::join(whole.train, ", "));
-    } else {
-      fmt::print("{}\n", fmt::join(whole.ids, " "));
-    }
-    whole = {};
+    printed.end();
   };
   reader.records(
       reader.recipe.max_samples, print, [&](const Error& error) { stats.add_bad(error.what()); },
@@ -285,6 +335,7 @@ DataSummary summarise(const Reader& reader) {
       data, {recipe.sequence_len, recipe.micro_batch_size, recipe.gradient_accumulation_steps,
              recipe.packing, recipe.seed, virtual_tokens(recipe)});
   std::vector<int64_t> lengths;
+  reserve_within_limit(lengths, static_cast<size_t>(data.size()), kExamples);
   for (int64_t i = 0; i < data.size(); ++i) lengths.push_back(data.length(i));
   std::sort(lengths.begin(), lengths.end());
   const size_t half = lengths.size() / 2;

@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "data/example_list.h"
 #include "data/shuffle.h"
 
 namespace jackscrew {
@@ -26,6 +27,14 @@ int64_t batch_bytes(int64_t tokens, int64_t sequences, int64_t micro_batches) {
   // A sequence has a target, and so two tokens at least.
   const int64_t indices = 3 * tokens + std::min(sequences, tokens / 2) + micro_batches;
   return kIndex * indices + micro_batches * static_cast<int64_t>(sizeof(MicroBatch));
+}
+
+// The most bytes that planning an epoch takes at once, see pack_best_fit(). What follows it takes
+// no more, since there are no more rows than examples: the shuffled rows beside those in order and
+// their permutation (8 an example and 12 a row), then the tokens before each step (4 an example, 4
+// a row and 8 a step).
+int64_t epoch_bytes(int64_t examples, int64_t rows) {
+  return 12 * examples + 8 * rows;
 }
 
 // Enough that the work between two calls costs nothing, few enough to take little memory.
@@ -134,7 +143,8 @@ void require_micro_batch(int64_t micro_batch_size, int64_t sequence_len, int64_t
                   : "lower micro_batch_size and raise gradient_accumulation_steps");
 }
 
-BatchSampler::BatchSampler(const Dataset& dataset, const BatchOptions& options)
+BatchSampler::BatchSampler(const Dataset& dataset, const BatchOptions& options,
+                           const fs::path& root)
     : dataset_(&dataset), options_(options) {
   if (options.sequence_len < 1 || options.micro_batch_size < 1 ||
       options.gradient_accumulation_steps < 1) {
@@ -156,11 +166,20 @@ BatchSampler::BatchSampler(const Dataset& dataset, const BatchOptions& options)
   require_micro_batch(options.micro_batch_size, options.sequence_len,
                       std::numeric_limits<int32_t>::max());
   rows_per_step_ = checked_mul(options.micro_batch_size, options.gradient_accumulation_steps);
+  require_memory(epoch_bytes(dataset.size(), most_rows()),
+                 fmt::format("planning an epoch of {} {}", dataset.size(), kExamples),
+                 kFewerRecords, root);
   // Every epoch has the same number of rows, see pack_best_fit().
   auto first = std::make_shared<const Epoch>(plan(0));
   rows_per_epoch_ = first->rows.size();
   steps_per_epoch_ = ceil_div(rows_per_epoch_, rows_per_step_);
   cached_ = std::move(first);
+}
+
+int64_t BatchSampler::most_rows() const {
+  if (!options_.packing) return dataset_->size();
+  // A row is begun where none has room, so that any two have more than sequence_len tokens.
+  return std::min(dataset_->size(), 2 * (tokens_per_epoch_ / options_.sequence_len) + 1);
 }
 
 double BatchSampler::fill_rate() const {
@@ -178,7 +197,7 @@ int64_t BatchSampler::step_bytes() const {
 
 int64_t BatchSampler::planning_bytes() const {
   const int64_t examples = dataset_->size();
-  const int64_t planning = 12 * examples + 8 * rows_per_epoch_;  // see pack_best_fit()
+  const int64_t planning = epoch_bytes(examples, rows_per_epoch_);
   const int64_t held = 4 * (examples + rows_per_epoch_) + 8 * steps_per_epoch_;
   return std::max<int64_t>(0, planning - held);  // the epoch before goes first
 }

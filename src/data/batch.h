@@ -75,8 +75,9 @@ class BatchSampler {
  public:
   // `dataset` must outlive the sampler. Throws Error(usage) for options below 1 and for
   // micro-batches of more tokens than 32 bits count, Error(data) when the dataset is empty or a
-  // sequence is longer than sequence_len.
-  BatchSampler(const Dataset& dataset, const BatchOptions& options);
+  // sequence is longer than sequence_len, Error(does_not_fit) where the memory limit leaves too
+  // little to plan an epoch. `root`: see memory_limit().
+  BatchSampler(const Dataset& dataset, const BatchOptions& options, const fs::path& root = "/");
 
   // Step `index` >= 0, counted over all epochs: a pure function of the dataset, the options and the
   // index. Throws Error(usage) for a negative index.
@@ -101,6 +102,8 @@ class BatchSampler {
   };
   std::shared_ptr<const Epoch> epoch(int64_t number) const;
   Epoch plan(int64_t number) const;
+  // A bound of rows_per_epoch() that needs no planning.
+  int64_t most_rows() const;
   // The rows of an epoch, packed or of one example each, before they are shuffled.
   Rows rows_in_order(int64_t number) const;
   int64_t length(int64_t example) const {

@@ -14,14 +14,14 @@
 namespace jackscrew {
 
 constexpr const char* kExamples = "examples";  // what most of them are of
+constexpr const char* kFewerRecords = "max_samples=N reads fewer records";  // a hint
 
 // Throws Error(does_not_fit) where `capacity` entries, of which a list of `count` has need, are
 // more than the memory limit leaves. `root`: see memory_limit().
 inline void require_memory_for_list(size_t capacity, size_t entry_bytes, size_t count,
                                     std::string_view of_what, const fs::path& root = "/") {
   require_memory(static_cast<int64_t>(capacity * entry_bytes),
-                 fmt::format("a list of {} {}", count, of_what),
-                 "max_samples=N reads fewer records", root);
+                 fmt::format("a list of {} {}", count, of_what), kFewerRecords, root);
 }
 
 // As above, for a list of `count` entries of type T.

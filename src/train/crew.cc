@@ -269,7 +269,10 @@ void Crew::apply(const WeightDecay& weight_decay) {
 StepResult Crew::result() {
   return in_common_work([&] {
     send_all(Command::result);
-    return session_->result();
+    const StepResult result = session_->result();
+    // A step is told only once all ranks have it: one may have lost its weights (check_maps()).
+    for (int rank = 1; rank < ranks(); ++rank) receive(rank);
+    return result;
   });
 }
 

@@ -21,7 +21,7 @@ enum class Command : uint8_t {
   begin_run,         // total steps
   accumulate,        // step, learning rate, batch
   apply,             // weight decay
-  result,            // also forgets a step that was not finite
+  result,            // also forgets a step that was not finite; answers when it has
   losses,            // batch; the last stages answer
   logits,            // ids, rows, use of the cache, tokens of it to keep
   list_states,       // answers

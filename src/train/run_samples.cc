@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/text.h"
 #include "formats/checkpoint.h"
 #include "train/run_start.h"
 
@@ -51,6 +52,13 @@ int64_t answer_samples(Session& session, const ModelFiles& files, const Tokenize
   }
   bar.finish();
   return left;
+}
+
+std::string lacking_answers(int64_t count, const fs::path& checkpoint, bool is_there) {
+  const std::string lacks = "the report lacks " + counted(count, "answer");
+  if (is_there) return fmt::format("{}, given from {}", lacks, checkpoint.string());
+  return fmt::format("{}, only given from {}, which is not there; a run with save_steps=N keeps it",
+                     lacks, checkpoint.string());
 }
 
 Error stopped_before_the_answers(const Recipe& recipe, const fs::path& output_dir,

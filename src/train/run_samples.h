@@ -2,6 +2,7 @@
 // them a finished run still lacks.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -24,6 +25,10 @@ std::vector<size_t> unanswered_samples(const fs::path& output_dir, const RunData
 int64_t answer_samples(Session& session, const ModelFiles& files, const Tokenizer& tokenizer,
                        const RunData& data, const std::vector<size_t>& indices,
                        const TrainConsole& console, int64_t step, EventLog& log);
+
+// What the user hears of so many answers that the report of a finished run lacks; `is_there`: the
+// checkpoint that gives them.
+std::string lacking_answers(int64_t count, const fs::path& checkpoint, bool is_there);
 
 // The error of a run that is stopped when only answers are missing; `result_step` is the step whose
 // states became the result.

@@ -168,8 +168,7 @@ class Trainer {
     say(fmt::format("          to continue, {}; to start over and replace it, overwrite=true",
                     finished.continue_hint));
     if (samples.empty()) return;
-    say(fmt::format("samples   the report lacks {}, {} {}", counted(std::ssize(samples), "answer"),
-                    can_answer ? "given from" : "only given from", checkpoint_.string()));
+    say("samples   " + lacking_answers(std::ssize(samples), checkpoint_, can_answer));
     if (!can_answer) return;
     open_session();
     restore();

@@ -68,7 +68,7 @@ class Worker {
         return session_->apply(in.get<WeightDecay>());
       case Command::result:
         session_->result();
-        return;
+        return answer(MessageWriter());
       case Command::losses:
         return losses(in);
       case Command::logits:

@@ -1,6 +1,8 @@
 // A limit of a control group that does not leave a run enough, and memory of which nothing is
 // known, through the program.
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -149,6 +151,51 @@ void expect_done_or_refused(const TinyRun& tiny, const std::string& command, int
     }
   }
   ADD_FAILURE() << "no limit was enough for " << command;
+}
+
+// A weight makes millions of examples of few records: an epoch of them is what takes most.
+TEST(SlowMemoryLimit, CountsDataWithinWhatWasChecked) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("memory_stats");
+  std::string records;
+  for (int record = 0; record < 150'000; ++record) {
+    records += fmt::format("{{\"text\":\"{}\"}}\n", record);
+  }
+  expect_done_or_refused(tiny,
+                         "data stats tokenizer=bytes threads=1 --quiet data_weights=20 data=" +
+                             tiny.file("many.jsonl", records),
+                         60);
+}
+
+// The most that a command had resident at once; no less than this test has, which begins it.
+int64_t resident_peak_of(const std::string& arguments) {
+  const std::string command = "exec " + std::string(kProgram) + " " + arguments + " >/dev/null";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    ::_exit(127);
+  }
+  int status = 0;
+  rusage usage{};
+  EXPECT_EQ(::wait4(child, &status, 0, &usage), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << arguments;
+  return int64_t{usage.ru_maxrss} << 10;
+}
+
+// The tokens of a long record take much more as text.
+TEST(DataMemory, TokensArePrintedWithoutAnotherCopy) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("long_record");
+  constexpr int64_t kTokens = int64_t{8} << 20;
+  std::string words;  // a single one would take more while it is encoded than its text does
+  while (std::ssize(words) < kTokens) words += "lifting ";
+  const std::string of_data = " tokenizer=bytes threads=1 --quiet data=" +
+                              tiny.file("long.jsonl", "{\"text\":\"" + words + "\"}\n");
+  // Encodes the same record, and shows its beginning.
+  const int64_t encoded = resident_peak_of("data preview" + of_data);
+  for (const char* style : {"", " --json"}) {
+    EXPECT_LE(resident_peak_of("data tokenize" + of_data + style), encoded + kTokens) << style;
+  }
 }
 
 // The logits of two models, and no copies of them.

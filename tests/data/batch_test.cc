@@ -12,6 +12,7 @@
 
 #include "base/philox.h"
 #include "data/shuffle.h"
+#include "tests/support/limit_tree.h"
 #include "tests/support/resource_limit.h"
 #include "tests/support/sanitizer.h"
 #include "tests/text/fixture.h"
@@ -366,6 +367,34 @@ TEST(BatchSampler, AnEpochIsPlannedInWhatItSays) {
     EXPECT_LE(held + sampler.planning_bytes(), 22 * kExamples);
     EXPECT_GE(held + sampler.planning_bytes(), 19 * kExamples);
   }
+}
+
+// Its first epoch is planned before a run looks at what all of it needs.
+TEST(BatchSampler, PlansNoEpochBeyondTheMemoryLimit) {
+  constexpr int64_t kMany = 100000;
+  const auto alike = [](int64_t tokens) {
+    const auto size = static_cast<size_t>(tokens);
+    const Example example{Ids(size, 1000), std::vector<uint8_t>(size, 1)};
+    const std::vector<double> weights = {kMany / 100.0};
+    return Dataset(std::vector<Example>(100, example), 64).weighted(weights, 1);
+  };
+  const Dataset long_ones = alike(40), short_ones = alike(4);
+  const LimitTree tree;
+  tree.process(kMountedV2, "0::/run.scope\n");
+  const auto sampler = [&](const Dataset& dataset, bool packing, int64_t left) {
+    tree.group_v2("/run.scope", std::to_string(left + kMiB), kMiB);
+    return BatchSampler(dataset, batch_options(64, packing), tree.root()).rows_per_epoch();
+  };
+  // Of the long ones each has a row, and of the short ones 16 have one if they are packed.
+  for (const auto& [dataset, packing] :
+       {std::pair(&long_ones, true), {&long_ones, false}, {&short_ones, false}}) {
+    expect_error(ErrorKind::does_not_fit, "planning an epoch of 100000 examples needs 1.9 MiB",
+                 [&, packed = packing, data = dataset] { sampler(*data, packed, 19 * kMany); });
+    EXPECT_EQ(sampler(*dataset, packing, 20 * kMany), kMany);
+  }
+  EXPECT_EQ(sampler(short_ones, true, 14 * kMany), kMany / 16);
+  expect_error(ErrorKind::does_not_fit, "planning an epoch of 100000 examples needs 1.2 MiB",
+               [&] { sampler(short_ones, true, 12 * kMany); });
 }
 
 TEST(EvaluationBatches, KeepTheOrder) {

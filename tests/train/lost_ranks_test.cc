@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <exception>
+#include <span>
 #include <thread>
+#include <utility>
 
 #include "tests/support/errors.h"
 #include "tests/support/ranks.h"
+#include "train/crew_messages.h"
 #include "train/output_dir.h"
 #include "train/run_start.h"
 
@@ -58,6 +61,40 @@ class LostAfterAFile : public Transport {
   Transport& network_;
   fs::path file_;
   int messages_;
+};
+
+// Rank 1's end of a network, which fails where rank 0 asks for the result of a step.
+class LostAtAResult : public Transport {
+ public:
+  explicit LostAtAResult(Transport& network) : network_(network) {}
+
+  int rank() const override { return network_.rank(); }
+  int size() const override { return network_.size(); }
+  const std::string& host(int rank) const override { return network_.host(rank); }
+  Ticket send(int to, Tag tag, std::span<const uint8_t> bytes) override {
+    return network_.send(to, tag, bytes);
+  }
+  Ticket receive(int from, Tag tag, std::span<uint8_t> bytes) override {
+    received_ = bytes;
+    return network_.receive(from, tag, bytes);
+  }
+  void wait(std::span<const Ticket> tickets) override {
+    network_.wait(tickets);
+    // Only a command without arguments is a single byte.
+    const auto received = std::exchange(received_, {});
+    if (received.size() == 1 && received[0] == static_cast<uint8_t>(Command::result)) {
+      fail(ErrorKind::model, "the model is cut short");
+    }
+  }
+  [[noreturn]] void abort(int exit_code) override {
+    network_.abort(exit_code);
+    std::terminate();  // never reached
+  }
+  void close() override { network_.close(); }
+
+ private:
+  Transport& network_;
+  std::span<uint8_t> received_;
 };
 
 class LostRanks : public ::testing::Test {
@@ -146,6 +183,25 @@ TEST_F(LostRanks, BeforeTheResultAreAllThatIsSaid) {
   const std::string loss = loss_in_a_pipeline(output("out"), tiny_.config(), 0);
   EXPECT_EQ(message_of(loss), "rank 1 on here is lost");
   EXPECT_FALSE(fs::exists(tiny_.path("out/model.safetensors")));
+}
+
+// What a step has brought counts on every rank or on none.
+TEST_F(LostRanks, AreHeardOfBeforeAStepIsTold) {
+  const auto network = make_in_process(2);
+  std::thread other([&] {
+    LostAtAResult transport(*network[1]);
+    try {
+      serve(transport);
+      ADD_FAILURE() << "rank 0 has asked for no result";
+    } catch (const RanksLost& lost) {
+      EXPECT_STREQ(lost.what(), "the model is cut short");
+      EXPECT_THROW(transport.abort(5), Error);
+    }
+  });
+  loss_of(output("out") + "pipeline_stages=2 report_samples=0", *network[0]);
+  other.join();
+  EXPECT_FALSE(tiny_.events("out").empty());
+  EXPECT_TRUE(tiny_.events("out", "step").empty());
 }
 
 TEST_F(LostRanks, AreDismissedOnceAnErrorIsTold) {

@@ -56,7 +56,8 @@ TEST(SlowResult, ARunKilledWhileItAnswersSamplesIsFinished) {
     EXPECT_EQ(again.exit_code, 0) << again.out;
     EXPECT_TRUE(says(again, "has the result of this recipe, 2 steps; nothing to do")) << again.out;
     // Nothing was saved from which they could be given.
-    EXPECT_TRUE(says(again, fmt::format("the report lacks {}, only given from {}",
+    EXPECT_TRUE(says(again, fmt::format("the report lacks {}, only given from {}, which is not "
+                                        "there; a run with save_steps=N keeps it",
                                         with_some ? "1 answer" : "2 answers",
                                         tiny.path("out/checkpoint-2").string())))
         << again.out;

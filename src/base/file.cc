@@ -460,7 +460,7 @@ void AtomicDirectory::commit(const std::function<void(const fs::path& replaced)>
   const bool replaces = fs::exists(fs::symlink_status(final_, ignored));
   // What is replaced gets the temporary name until it is removed, and nobody else may take it.
   const Descriptor replaced{::open(final_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
-  if (replaced.fd >= 0) static_cast<void>(is_held_by_another(replaced.fd));
+  if (replaced.fd >= 0 && is_held_by_another(replaced.fd)) another_run_writes(final_, "output");
   put_in_place(path(), final_);
   temporary_.release();
   if (replaces && remove) {

@@ -279,6 +279,21 @@ TEST_F(FileTest, WhatIsReplacedCanBeRemovedByOthers) {
   EXPECT_TRUE(fs::is_empty(directory_ / "out"));
 }
 
+// As a run holds its output_dir, which is empty until it has a log.
+TEST_F(FileTest, WhatAnotherHoldsIsNotReplaced) {
+  {
+    AtomicDirectory out(directory_ / "out");
+    write_text_atomic(out.path() / "x", "1");
+    fs::create_directories(directory_ / "out");
+    const DirectoryLock held(directory_ / "out");
+    expect_message(ErrorKind::generic, "another run is writing to " + (directory_ / "out").string(),
+                   [&] { out.commit(); });
+    EXPECT_TRUE(held.is_at(directory_ / "out"));
+    EXPECT_TRUE(fs::is_empty(directory_ / "out"));
+  }
+  EXPECT_EQ(names(), std::vector<std::string>{"out"});
+}
+
 // Somebody moved the directory in which it is made, and others made one of that name.
 TEST_F(FileTest, OnlyWhatWasMadeIsPutInPlace) {
   const fs::path run = directory_ / "run", moved = directory_ / "moved";

@@ -393,6 +393,14 @@ bool DirectoryLock::is_at(const fs::path& path) const {
   return jackscrew::is_at(descriptor_, path);
 }
 
+void require_no_claim(const fs::path& final_path) {
+  const fs::path temporary = final_path.string() + kTemporarySuffix;
+  const Descriptor probe{::open(temporary.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC)};
+  // A shared lock: no other is to be had of what is open for reading alone on every file system.
+  if (probe.fd < 0 || ::flock(probe.fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  another_run_writes(final_path, "output");
+}
+
 TemporaryClaim::TemporaryClaim(fs::path temporary, const fs::path& final_path, Kind kind)
     : path_(std::move(temporary)), descriptor_(-1) {
   const bool is_file = kind == Kind::file;

@@ -147,6 +147,10 @@ inline constexpr const char* kTemporarySuffix = ".jackscrew-part";
 // that cannot exchange two names.
 inline constexpr const char* kReplacedSuffix = ".old";
 
+// Throws Error(generic) where another process holds what is to get this name, a file or a directory
+// under its temporary name. A lock for that is given back at once.
+void require_no_claim(const fs::path& final_path);
+
 // A file or directory under a temporary name, held by this process as DirectoryLock holds one.
 class TemporaryClaim {
  public:

@@ -152,8 +152,9 @@ bool is_gguf_output(const std::string& format, const fs::path& target) {
 }
 
 void require_no_writer(const fs::path& output) {
-  for (const char* suffix : {"", kUnfinishedSuffix, kTemporarySuffix}) {
-    const fs::path directory = named_path(output).string() + suffix;
+  const fs::path named = named_path(output);
+  for (const char* suffix : {"", kUnfinishedSuffix}) {
+    const fs::path directory = named.string() + suffix;
     // A lock that is given back at once; none on what this process may not open.
     std::error_code error;
     if (fs::is_directory(fs::symlink_status(directory, error)) &&
@@ -161,6 +162,7 @@ void require_no_writer(const fs::path& output) {
       const DirectoryLock probe(directory);
     }
   }
+  require_no_claim(named);
 }
 
 bool is_result_file(const std::string& name) {

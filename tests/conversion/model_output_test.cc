@@ -303,12 +303,24 @@ TEST_F(ModelOutputTest, OneOfAnyKindIsRefusedBesideAnother) {
     fs::create_directories(path(name));
     {
       const DirectoryLock held(path(name));
-      expect_message(ErrorKind::generic, "another run is writing to " + path(name),
-                     [&] { output("output_dir=" + path("q")); });
+      // Nobody has given the temporary its name.
+      const std::string shown = name == std::string("q.jackscrew-part") ? "q" : name;
+      EXPECT_EQ(
+          message_of(error_of(ErrorKind::generic, [&] { output("output_dir=" + path("q")); })),
+          "another run is writing to " + path(shown));
     }
     { const ModelOutput free = output("output_dir=" + path("q")); }
     fs::remove_all(path(name));
   }
+}
+
+// Before its work, which quantize may do for hours.
+TEST_F(ModelOutputTest, OneIsRefusedBesideAnotherThatWritesAFile) {
+  ModelOutput first = output("output=" + path("y.gguf"));
+  first.begin({1, 1});
+  EXPECT_EQ(message_of(error_of(ErrorKind::generic, [&] { output("output=" + path("y.gguf")); })),
+            "another run is writing to " + path("y.gguf"));
+  first.require_in_place();
 }
 
 // Of shards, all may be smaller than what they are together.

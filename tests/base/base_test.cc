@@ -385,6 +385,28 @@ TEST_F(FileTest, WhatAKilledProcessLeftIsReplaced) {
   EXPECT_TRUE(fs::is_empty(directory_ / "out.gguf"));
 }
 
+// `export output=m`, killed, and then `export output=m format=gguf`; and the other way round.
+TEST_F(FileTest, WhatAKilledProcessLeftOfTheOtherKindIsReplaced) {
+  fs::create_directories(directory_ / "file.jackscrew-part" / "below");
+  write_text_atomic(directory_ / "directory.jackscrew-part", "half");
+  {
+    const DirectoryLock held(directory_ / "file.jackscrew-part");
+    expect_message(ErrorKind::generic,
+                   "another run is writing to " + (directory_ / "file").string(),
+                   [&] { AtomicFile file(directory_ / "file"); });
+    EXPECT_TRUE(fs::exists(directory_ / "file.jackscrew-part" / "below"));
+  }
+  AtomicFile file(directory_ / "file");
+  AtomicDirectory directory(directory_ / "directory");
+  expect_message(ErrorKind::generic, "another run is writing to " + (directory_ / "file").string(),
+                 [&] { AtomicDirectory other(directory_ / "file"); });
+  file.commit();
+  directory.commit();
+  EXPECT_EQ(names(), (std::vector<std::string>{"directory", "file"}));
+  EXPECT_TRUE(fs::is_regular_file(directory_ / "file"));
+  EXPECT_TRUE(fs::is_directory(directory_ / "directory"));
+}
+
 TEST_F(FileTest, LargeTemporariesHaveAPlaceWhateverIsNamed) {
   write_text_atomic(directory_ / "file", "1");
   for (const char* there_is_none : {"missing", "file", "file/below"}) {

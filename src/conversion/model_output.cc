@@ -9,6 +9,7 @@
 
 #include "base/directory.h"
 #include "base/error.h"
+#include "base/output_name.h"
 #include "base/shell_word.h"
 #include "base/text.h"
 #include "data/data_files.h"
@@ -63,22 +64,6 @@ fs::path target_of(const Recipe& recipe, const std::string& command) {
     throw Error(ErrorKind::usage, "a model cannot be written to the standard output", kTargets);
   }
   return named_path(target);
-}
-
-// What is read, of which nothing may be replaced.
-std::vector<std::string> sources_of(const Recipe& recipe) {
-  std::vector<std::string> sources = recipe.adapters;
-  sources.push_back(recipe.model);
-  if (!is_tokenizer_path(recipe.tokenizer)) return sources;
-  sources.push_back(recipe.tokenizer);
-  std::error_code missing;  // reading it says so
-  const fs::path named = fs::absolute(named_path(recipe.tokenizer), missing);
-  if (missing || fs::is_directory(named)) return sources;
-  // A file goes with the directory that it is in; it may be a link, as in Hugging Face's cache.
-  sources.push_back(named.parent_path().string());
-  const fs::path file = fs::canonical(named, missing);
-  if (!missing) sources.push_back(file.parent_path().string());
-  return sources;
 }
 
 bool has_gguf_name(const fs::path& path) {
@@ -142,6 +127,23 @@ const char* kind_of(const fs::file_status& status) {
 }
 
 }  // namespace
+
+std::vector<std::string> sources_of(const Recipe& recipe) {
+  std::vector<std::string> sources = {recipe.model, recipe.adapter};
+  for (const auto* more : {&recipe.operands, &recipe.adapters, &recipe.data, &recipe.eval_data}) {
+    sources.insert(sources.end(), more->begin(), more->end());
+  }
+  if (!is_tokenizer_path(recipe.tokenizer)) return sources;
+  sources.push_back(recipe.tokenizer);
+  std::error_code missing;  // reading it says so
+  const fs::path named = fs::absolute(named_path(recipe.tokenizer), missing);
+  if (missing || fs::is_directory(named)) return sources;
+  // A file goes with the directory that it is in; it may be a link, as in Hugging Face's cache.
+  sources.push_back(named.parent_path().string());
+  const fs::path file = fs::canonical(named, missing);
+  if (!missing) sources.push_back(file.parent_path().string());
+  return sources;
+}
 
 std::string output_of(const OptionSet& options) {
   return options.text(is_named_by_output(options) ? "output" : "output_dir");
@@ -218,9 +220,11 @@ ModelOutput::ModelOutput(const Recipe& recipe, const std::string& command)
 void ModelOutput::check() const {
   const std::string name = target_.string();
   for (const std::string& source : sources_) {
-    if (!is_same_file(target_, source) && !reads_from(source, target_)) continue;
-    throw Error(ErrorKind::usage, fmt::format("{} is what is read, and would be replaced", name),
-                "give another output");
+    if (is_same_file(target_, source) || reads_from(source, target_)) {
+      throw Error(ErrorKind::usage, fmt::format("{} is what is read, and would be replaced", name),
+                  "give another output");
+    }
+    refuse_temporary(source, target_);
   }
   std::error_code error;
   const fs::file_status status = fs::symlink_status(target_, error);

@@ -40,15 +40,20 @@ void remove_model(const fs::path& path);
 // the last moment goes where it was put; where that cannot be, a warning names what is left.
 void remove_replaced(const fs::path& replaced, const fs::path& output);
 
+// What a command reads, of which nothing may be replaced: models, adapters, a tokenizer with the
+// directory that it is in, and data.
+std::vector<std::string> sources_of(const Recipe& recipe);
+
 // The recipe's output_dir or output: a Hugging Face directory or, with format=gguf or a name that
 // ends in .gguf, a GGUF file. Nothing appears under the final name before commit(); if this is
 // destroyed without it, what was written is removed, and nothing else ever is.
 class ModelOutput {
  public:
   // Throws Error(usage) where neither is given or it is "-", or what output_of() throws; where the
-  // model or an adapter is read from there; where it is the current directory; and where something
-  // exists already, unless overwrite is set and it is nothing but a model. Throws what
-  // require_no_writer() throws. `command` is named in errors. begin() and commit() look once more.
+  // something is read from there, or from the name that the output has until commit(); where it is
+  // the current directory; and where something exists already, unless overwrite is set and it is
+  // nothing but a model. Throws what require_no_writer() throws. `command` is named in errors.
+  // begin() and commit() look once more.
   ModelOutput(const Recipe& recipe, const std::string& command);
 
   ModelFormat format() const { return format_; }

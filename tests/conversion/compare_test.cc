@@ -158,6 +158,13 @@ TEST_F(SlowConversion, CompareShowsEveryModelAgainstTheFirst) {
   fs::create_directory(path("place.html"));
   expect_refusal(command + "overwrite=true output=" + path("place.html"), 2, {"is not a file"});
   EXPECT_NE(run(command + "overwrite=true").out.find("wrote "), std::string::npos);
+  // The name that the page has until it is whole.
+  const std::string read = path("other.html.jackscrew-part");
+  fs::copy(path("q.gguf"), read);
+  expect_refusal(
+      fmt::format("compare {} {} {} output={}", path("base"), read, eval(), path("other.html")), 2,
+      {read + " is what is read, and would be removed"});
+  EXPECT_TRUE(fs::exists(read));
   expect_refusal("compare " + path("base") + " " + eval(), 2, {"two models or more"});
 }
 

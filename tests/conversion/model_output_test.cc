@@ -180,6 +180,36 @@ TEST_F(ModelOutputTest, WhatIsReadThroughLinksStays) {
   });
 }
 
+// The name that the output has until it is whole: what is there is removed first.
+TEST_F(ModelOutputTest, WhatIsReadFromTheTemporaryNameStays) {
+  const auto refused = [&](const std::vector<std::string>& settings, const std::string& read) {
+    SCOPED_TRACE(read);
+    expect_message(ErrorKind::usage,
+                   path(read) + " is what is read, and would be removed: " + path("z"), [&] {
+                     std::vector<std::string> all = {"model=" + golden_model("mha_untied")};
+                     all.insert(all.end(), settings.begin(), settings.end());
+                     ModelOutput(make_recipe(all), "quantize");
+                   });
+  };
+  for (const std::string end : {".jackscrew-part", ".jackscrew-part.old"}) {
+    const std::string there = "z" + end;
+    fs::create_directories(path(there));
+    directory_.file(there + "/data.jsonl", "{}");
+    fs::create_symlink("/dev/null", path(there + "/link.jsonl"));
+    const std::string output_dir = "output_dir=" + path("z");
+    refused({"model=" + path(there), output_dir}, there);
+    refused({"adapter=" + path(there), output_dir}, there);
+    for (const char* file : {"/data.jsonl", "/link.jsonl"}) {
+      refused({"data=" + path(there + file), output_dir}, there + file);
+    }
+    refused({"eval_data=" + path(there), output_dir}, there);
+    fs::remove_all(path(there));
+    directory_.file(there, "GGUF");
+    refused({"model=" + path(there), "format=gguf", output_dir}, there);
+    fs::remove(path(there));
+  }
+}
+
 TEST_F(ModelOutputTest, ATokenizerThatIsReadStays) {
   fs::create_directories(path("other"));
   directory_.file("other/tokenizer.json", "{}");

@@ -1,0 +1,12 @@
+// The names that outputs have while they are written (AtomicFile, AtomicDirectory).
+#pragma once
+
+#include "base/file.h"
+
+namespace jackscrew {
+
+// Throws Error(usage) where `source`, which is read, is at the temporary name of `final_path`, or
+// below it: whoever writes there removes it first.
+void refuse_temporary(const fs::path& source, const fs::path& final_path);
+
+}  // namespace jackscrew

@@ -1,5 +1,8 @@
 #include "base/output_name.h"
 
+#include <unistd.h>
+
+#include <cstring>
 #include <string>
 
 #include "base/error.h"
@@ -20,6 +23,24 @@ void refuse_temporary(const fs::path& source, const fs::path& final_path) {
                   "give another output, or rename what is read");
     }
   }
+}
+
+void require_temporary_name(const fs::path& final_path) {
+  const fs::path named = named_path(final_path);
+  std::error_code unknown;
+  fs::path parent = fs::absolute(named, unknown).parent_path();
+  // Those that are missing will be made on the disk of the first that is there.
+  while (!fs::exists(parent, unknown) && parent.has_relative_path()) parent = parent.parent_path();
+  const long longest = ::pathconf(parent.c_str(), _PC_NAME_MAX);
+  const auto bytes = static_cast<long>(named.filename().native().size());
+  const long most = longest - static_cast<long>(std::strlen(kTemporarySuffix));
+  if (longest < 0 || bytes <= most) return;
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("the name of {} has {} bytes, and may have {}: it is followed by {} until "
+                  "the output is whole",
+                  final_path.string(), bytes, most, kTemporarySuffix),
+      "give a shorter name");
 }
 
 }  // namespace jackscrew

@@ -189,6 +189,7 @@ void warn_of_unused(const Recipe& recipe, std::string_view command,
 
 void check_output_file(const Recipe& recipe) {
   for (const std::string& source : sources_of(recipe)) refuse_temporary(source, recipe.output);
+  require_temporary_name(recipe.output);
   std::error_code unknown;
   const fs::file_status status = fs::status(recipe.output, unknown);
   if (fs::exists(status) && !fs::is_regular_file(status)) {

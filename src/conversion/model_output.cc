@@ -214,6 +214,7 @@ ModelOutput::ModelOutput(const Recipe& recipe, const std::string& command)
       sources_(sources_of(recipe)),
       overwrite_(recipe.overwrite) {
   check();
+  require_temporary_name(target_);
   require_no_writer(target_);
 }
 

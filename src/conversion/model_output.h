@@ -51,9 +51,9 @@ class ModelOutput {
  public:
   // Throws Error(usage) where neither is given or it is "-", or what output_of() throws; where the
   // something is read from there, or from the name that the output has until commit(); where it is
-  // the current directory; and where something exists already, unless overwrite is set and it is
-  // nothing but a model. Throws what require_no_writer() throws. `command` is named in errors.
-  // begin() and commit() look once more.
+  // the current directory; where its name is too long for that; and where something exists already,
+  // unless overwrite is set and it is nothing but a model. Throws what require_no_writer() throws.
+  // `command` is named in errors. begin() and commit() look once more.
   ModelOutput(const Recipe& recipe, const std::string& command);
 
   ModelFormat format() const { return format_; }

@@ -158,6 +158,8 @@ TEST_F(SlowConversion, CompareShowsEveryModelAgainstTheFirst) {
   fs::create_directory(path("place.html"));
   expect_refusal(command + "overwrite=true output=" + path("place.html"), 2, {"is not a file"});
   EXPECT_NE(run(command + "overwrite=true").out.find("wrote "), std::string::npos);
+  expect_refusal(command + "output=" + path(std::string(250, 'n') + ".html"), 2,
+                 {".html has 255 bytes, and may have ", "hint: give a shorter name"});
   // The name that the page has until it is whole.
   const std::string read = path("other.html.jackscrew-part");
   fs::copy(path("q.gguf"), read);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -208,6 +209,22 @@ TEST_F(ModelOutputTest, WhatIsReadFromTheTemporaryNameStays) {
     refused({"model=" + path(there), "format=gguf", output_dir}, there);
     fs::remove(path(there));
   }
+}
+
+// quantize rounds everything before it makes the temporary, whose name is longer.
+TEST_F(ModelOutputTest, NamesThatAreTooLongAreRefusedAtOnce) {
+  const std::string suffix = ".jackscrew-part";
+  const auto most = static_cast<size_t>(::pathconf(path("").c_str(), _PC_NAME_MAX)) - suffix.size();
+  // The directory above it is made when the output is.
+  for (const std::string above : {"", "made/later/"}) {
+    const std::string name(most, 'n');
+    { const ModelOutput fits = output("output_dir=" + path(above + name)); }
+    expect_message(
+        ErrorKind::usage,
+        fmt::format("{}n has {} bytes, and may have {}: ", path(above + name), most + 1, most),
+        [&] { output("output_dir=" + path(above + name + "n")); });
+  }
+  EXPECT_EQ(names(), std::vector<std::string>());
 }
 
 TEST_F(ModelOutputTest, ATokenizerThatIsReadStays) {

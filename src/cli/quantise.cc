@@ -273,9 +273,8 @@ Quantised quantise_resumably(const QuantiseJob& job, const CalibrationText& text
     return without_budget_hint(
         [&] { return write_and_measure(job, text, eval_data, checkpoint, output); });
   } catch (const std::exception& exception) {
-    const Error error = error_of(exception);
-    if (!is_own_error(exception) || !checkpoint.continues_after(error)) throw;
-    fail_resumably(job, checkpoint, error);
+    if (!checkpoint.continues_after(exception)) throw;
+    fail_resumably(job, checkpoint, error_of(exception));
   }
 }
 

@@ -49,6 +49,29 @@ class SlowQuantiseResume : public QuantiseRig, public ::testing::WithParamInterf
     ADD_FAILURE() << "it is not to be stopped behind " << parts;
     return 0;
   }
+  // Halts the command where much of it is left, calls `meanwhile`, and lets it go on: its exit
+  // code. What it says is in `said`.
+  int change_meanwhile(const std::function<void()>& meanwhile) const {
+    for (int tries = 0; tries < 20; ++tries) {
+      {
+        Child child(quantise("q") + " --quiet", path("said"));
+        const bool begun = child.until([&] { return done() >= 1; });
+        if (begun && child.halt() && done() <= 2) {
+          meanwhile();
+          child.signal(SIGCONT);
+          return child.wait();
+        }
+      }
+      fs::remove_all(path("q"));
+      fs::remove_all(unfinished());
+    }
+    ADD_FAILURE() << "it is not to be halted";
+    return 0;
+  }
+  // Whether the last command that was halted said so.
+  bool said(const std::string& words) const {
+    return read_text(path("said")).find(words) != std::string::npos;
+  }
   static bool is_exl2() { return std::string(GetParam()).find("exl2") != std::string::npos; }
   // All parts but the last.
   static int64_t parts() { return is_exl2() ? 2 * kBlocks : kBlocks - 1; }
@@ -129,6 +152,20 @@ TEST_P(SlowQuantiseResume, AnyErrorSaysHowToGoOn) {
                   "again to continue from " +
                       unfinished().string() + "\n"});
   finish();
+}
+
+// The file may be whole again.
+TEST_P(SlowQuantiseResume, ASourceThatIsCutShortIsNotTheEnd) {
+  const fs::path weights = fs::path(path("base")) / "model.safetensors";
+  fs::copy_file(weights, path("kept"));
+  EXPECT_EQ(change_meanwhile([&] { fs::resize_file(weights, 0); }), 5);
+  for (const std::string& words :
+       {std::string(": the file was cut short"),
+        "run the same command again to continue from " + unfinished().string() + "\n"}) {
+    EXPECT_TRUE(said(words)) << read_text(path("said"));
+  }
+  fs::copy_file(path("kept"), weights, fs::copy_options::overwrite_existing);
+  EXPECT_NE(finish().find("continued after "), std::string::npos);
 }
 
 TEST_P(SlowQuantiseResume, DoesNotBelieveWhatIsDamaged) {

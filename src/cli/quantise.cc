@@ -259,6 +259,9 @@ Quantised write_and_measure(const QuantiseJob& job, const CalibrationText& text,
                 "stopped " + progress_text(checkpoint.progress(), job.model.result().config),
                 again);
   }
+  if (error.kind() == ErrorKind::usage) {  // PlaceTaken: beside another output nothing is finished
+    throw Error(error.kind(), error.what(), "move it away, and " + again);
+  }
   throw Error(error.kind(), error.what(),
               error.hint().empty() ? again : error.hint() + "; " + again);
 }

@@ -233,50 +233,46 @@ void ModelOutput::check() const {
   const bool is_directory = fs::is_directory(status);
   const bool wants_directory = format_ == ModelFormat::hf;
   if (is_directory != wants_directory || (!is_directory && !fs::is_regular_file(status))) {
-    throw Error(ErrorKind::usage,
-                fmt::format("{} is {}, where a {} is to be written", name, kind_of(status),
-                            wants_directory ? "directory" : "GGUF file"),
-                "give another output");
+    throw PlaceTaken(fmt::format("{} is {}, where a {} is to be written", name, kind_of(status),
+                                 wants_directory ? "directory" : "GGUF file"),
+                     "give another output");
   }
   if (is_directory && is_mount_point(target_)) {
-    throw Error(
-        ErrorKind::usage,
+    throw PlaceTaken(
         fmt::format("{} is a mounted file system, which cannot be replaced by a model", name),
         fmt::format("give a directory in it: {}/model", name));
   }
   if (is_mount_point(target_)) {
-    throw Error(ErrorKind::usage,
-                fmt::format("{} is a mounted file, which cannot be replaced by a model", name),
-                "give another output");
+    throw PlaceTaken(fmt::format("{} is a mounted file, which cannot be replaced by a model", name),
+                     "give another output");
   }
   if (is_directory && is_same_file(target_, ".")) {
     // By renaming, too: the shell would be in a directory that is gone.
-    throw Error(
-        ErrorKind::usage,
+    throw PlaceTaken(
         fmt::format("{} is the current directory, which cannot be replaced by a model", name),
         fmt::format("give a directory in it: {}/model", name));
   }
   if (is_directory && entries_of(target_).empty()) return;
   const std::string foreign = is_directory ? foreign_entry(target_) : std::string();
   if (!foreign.empty()) {
-    throw Error(
-        ErrorKind::usage,
+    throw PlaceTaken(
         fmt::format("{} holds {}, which is not part of a model and would be lost", name, foreign),
         "give another output, or move it away");
   }
   if (!is_directory && !is_gguf_file(target_) && !fs::is_empty(target_)) {
-    throw Error(ErrorKind::usage, fmt::format("{} is not a GGUF file, and would be lost", name),
-                "give another output, or move it away");
+    throw PlaceTaken(fmt::format("{} is not a GGUF file, and would be lost", name),
+                     "give another output, or move it away");
   }
   if (overwrite_) return;
   const std::string unfinished = name + kUnfinishedSuffix;
-  throw Error(ErrorKind::usage, fmt::format("{} exists already", name),
-              "give another output, or overwrite=true to replace it" +
-                  (fs::exists(unfinished, error)
-                       ? fmt::format("; {0} is left of a quantize that was stopped: if {1} is its "
-                                     "result already, remove {0}",
-                                     unfinished, name)
-                       : ""));
+  throw PlaceTaken(
+      fmt::format("{} exists already", name),
+      "give another output, or overwrite=true to replace it" +
+          (fs::exists(unfinished, error)
+               ? fmt::format("; {0} is left of a quantize that was stopped: if {1} is its "
+                             "result already, remove {0}",
+                             unfinished, name)
+               : ""));
 }
 
 void ModelOutput::require_space(const FileSizes& files) const {

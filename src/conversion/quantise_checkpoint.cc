@@ -202,7 +202,9 @@ void QuantisationCheckpoint::remove_strangers() const {
 
 bool QuantisationCheckpoint::continues_after(const std::exception& exception) const {
   const ErrorKind kind = error_of(exception).kind();
-  const bool ends_so_again = kind == ErrorKind::usage || kind == ErrorKind::non_finite ||
+  const bool is_taken = dynamic_cast<const PlaceTaken*>(&exception) != nullptr;
+  const bool ends_so_again = (kind == ErrorKind::usage && !is_taken) ||
+                             kind == ErrorKind::non_finite ||
                              (kind == ErrorKind::model && !is_unreadable(exception));
   return !empty() && is_in_place() && is_own_error(exception) && !ends_so_again;
 }

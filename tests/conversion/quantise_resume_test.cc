@@ -3,6 +3,7 @@
 #include <random>
 #include <regex>
 
+#include "conversion/model_output.h"
 #include "conversion/quantise_checkpoint.h"
 #include "tests/conversion/quantise_rig.h"
 #include "tests/support/errors.h"
@@ -168,6 +169,22 @@ TEST_P(SlowQuantiseResume, ASourceThatIsCutShortIsNotTheEnd) {
   EXPECT_NE(finish().find("continued after "), std::string::npos);
 }
 
+TEST_P(SlowQuantiseResume, WhatAppearsAtTheOutputIsNotTheEnd) {
+  const auto put = [&] {
+    fs::create_directories(path("q"));
+    write_text_atomic(fs::path(path("q")) / "notes", "mine");
+  };
+  EXPECT_EQ(change_meanwhile(put), 2);
+  for (const std::string& words :
+       {path("q") + " holds notes, which is not part of a model and would be lost\n",
+        "hint: move it away, and run the same command again to continue from " +
+            unfinished().string() + "\n"}) {
+    EXPECT_TRUE(said(words)) << read_text(path("said"));
+  }
+  fs::remove_all(path("q"));
+  EXPECT_NE(finish().find("continued after rounding 6 of 6 blocks"), std::string::npos);
+}
+
 TEST_P(SlowQuantiseResume, DoesNotBelieveWhatIsDamaged) {
   stop_behind(parts(), SIGKILL);
   const auto files = contents(unfinished());
@@ -304,6 +321,7 @@ TEST_F(QuantisationCheckpointFiles, AreContinuedFromWhereThatMayHelp) {
     EXPECT_TRUE(checkpoint->continues_after(Error(kind, "")));
   }
   EXPECT_TRUE(checkpoint->continues_after(Unreadable(ErrorKind::model, "")));
+  EXPECT_TRUE(checkpoint->continues_after(PlaceTaken("", "")));
   for (const ErrorKind kind : {ErrorKind::usage, ErrorKind::model, ErrorKind::non_finite}) {
     EXPECT_FALSE(checkpoint->continues_after(Error(kind, "")));
   }

@@ -170,6 +170,18 @@ TEST_F(SlowConversion, CompareShowsEveryModelAgainstTheFirst) {
   expect_refusal("compare " + path("base") + " " + eval(), 2, {"two models or more"});
 }
 
+TEST_F(SlowConversion, APageIsWrittenWhateverBecomesOfTheOutput) {
+  for (const std::string& more : {std::string("--json "), std::string()}) {
+    const std::string command = fmt::format(
+        "compare {0} {0} {1} threads=1 overwrite=true --quiet {2}", path("base"), eval(), more);
+    const Outcome lost = run(command + "output=" + path("page.html") + " 2>&1 >/dev/full");
+    EXPECT_EQ(lost.exit_code, 1) << lost.out;
+    EXPECT_TRUE(fs::exists(path("page.html"))) << more;
+    fs::remove(path("page.html"));
+    EXPECT_EQ(run(command + " >/dev/full 2>/dev/null").exit_code, 1);
+  }
+}
+
 // As that of another compare which has finished first.
 TEST_F(SlowConversion, APageThatAppearsMeanwhileIsNotReplaced) {
   std::string models;

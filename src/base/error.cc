@@ -7,8 +7,8 @@
 
 namespace jackscrew {
 
-bool is_unreadable(const Error& error) {
-  return dynamic_cast<const Unreadable*>(&error) != nullptr;
+bool is_unreadable(const std::exception& exception) {
+  return dynamic_cast<const Unreadable*>(&exception) != nullptr;
 }
 
 Error error_of(const std::exception& exception) {

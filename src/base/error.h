@@ -52,7 +52,7 @@ class Unreadable : public Error {
   using Error::Error;
 };
 
-bool is_unreadable(const Error& error);
+bool is_unreadable(const std::exception& exception);
 
 // A hint where one of these has none.
 inline constexpr const char* kSeeThatItCanBeRead = "see that it can be read, and run again";

@@ -115,6 +115,17 @@ void remove_contents(const fs::path& directory) {
   fail_system(ErrorKind::generic, "empty", directory);
 }
 
+// What a killed process left at a temporary name may be a directory where a file is to be, or a
+// file where a directory is.
+void remove_of_other_kind(const fs::path& temporary, const fs::path& final_path, bool is_file) {
+  struct stat info {};
+  if (::lstat(temporary.c_str(), &info) != 0) return;
+  if (is_file ? !S_ISDIR(info.st_mode) : !S_ISREG(info.st_mode)) return;
+  const Descriptor left{::open(temporary.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC)};
+  if (left.fd >= 0 && is_held_by_another(left.fd)) another_run_writes(final_path, "output");
+  remove_tree(temporary);
+}
+
 // Gives `made` the name `final_path`. What stood there is at `made` afterwards.
 void put_in_place(const fs::path& made, const fs::path& final_path) {
   if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) {
@@ -393,6 +404,14 @@ bool DirectoryLock::is_at(const fs::path& path) const {
   return jackscrew::is_at(descriptor_, path);
 }
 
+void require_no_claim(const fs::path& final_path) {
+  const fs::path temporary = final_path.string() + kTemporarySuffix;
+  const Descriptor probe{::open(temporary.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC)};
+  // A shared lock: no other is to be had of what is open for reading alone on every file system.
+  if (probe.fd < 0 || ::flock(probe.fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  another_run_writes(final_path, "output");
+}
+
 TemporaryClaim::TemporaryClaim(fs::path temporary, const fs::path& final_path, Kind kind)
     : path_(std::move(temporary)), descriptor_(-1) {
   const bool is_file = kind == Kind::file;
@@ -400,6 +419,7 @@ TemporaryClaim::TemporaryClaim(fs::path temporary, const fs::path& final_path, K
   // Its holder may give it its final name between our open and our lock: then there is none here.
   do {
     if (descriptor_ >= 0) ::close(descriptor_);
+    remove_of_other_kind(path_, final_path, is_file);
     if (!is_file) make_directories(path_);
     descriptor_ = ::open(path_.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (descriptor_ < 0) fail_system(ErrorKind::generic, "create", path_);
@@ -460,7 +480,7 @@ void AtomicDirectory::commit(const std::function<void(const fs::path& replaced)>
   const bool replaces = fs::exists(fs::symlink_status(final_, ignored));
   // What is replaced gets the temporary name until it is removed, and nobody else may take it.
   const Descriptor replaced{::open(final_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
-  if (replaced.fd >= 0) static_cast<void>(is_held_by_another(replaced.fd));
+  if (replaced.fd >= 0 && is_held_by_another(replaced.fd)) another_run_writes(final_, "output");
   put_in_place(path(), final_);
   temporary_.release();
   if (replaces && remove) {

@@ -147,6 +147,10 @@ inline constexpr const char* kTemporarySuffix = ".jackscrew-part";
 // that cannot exchange two names.
 inline constexpr const char* kReplacedSuffix = ".old";
 
+// Throws Error(generic) where another process holds what is to get this name, a file or a directory
+// under its temporary name. A lock for that is given back at once.
+void require_no_claim(const fs::path& final_path);
+
 // A file or directory under a temporary name, held by this process as DirectoryLock holds one.
 class TemporaryClaim {
  public:
@@ -203,8 +207,9 @@ class AtomicDirectory {
   // Syncs all that is in it, which may take long. Throws as commit().
   void sync() const;
   // Replaces whatever stands at the final path, which is then given to `remove`, by the temporary
-  // name; without `remove`, all of it is removed. Throws Error(generic) where the directory is not
-  // at path() any more: what is written there since is not all of it.
+  // name; without `remove`, all of it is removed. Throws Error(generic) where another process holds
+  // what stands there, and where the directory is not at path() any more: what is written there
+  // since is not all of it.
   void commit(const std::function<void(const fs::path& replaced)>& remove = {});
 
  private:

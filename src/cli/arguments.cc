@@ -13,10 +13,12 @@
 #include "base/console.h"
 #include "base/error.h"
 #include "base/list_text.h"
+#include "base/output_name.h"
 #include "base/shared_names.h"
 #include "base/shell_word.h"
 #include "base/text.h"
 #include "cli/launch.h"
+#include "conversion/model_output.h"
 #include "data/data_files.h"
 #include "recipe/recipe_file.h"
 #include "recipe/recipe_text.h"
@@ -186,6 +188,8 @@ void warn_of_unused(const Recipe& recipe, std::string_view command,
 }
 
 void check_output_file(const Recipe& recipe) {
+  for (const std::string& source : sources_of(recipe)) refuse_temporary(source, recipe.output);
+  require_temporary_name(recipe.output);
   std::error_code unknown;
   const fs::file_status status = fs::status(recipe.output, unknown);
   if (fs::exists(status) && !fs::is_regular_file(status)) {

@@ -46,7 +46,8 @@ void warn_of_unused(const Recipe& recipe, std::string_view command,
                     const std::vector<std::string>& names, std::string_view where = "");
 
 // Throws Error(usage) where `output` cannot become a file, or where something is there already and
-// would be lost: a file is replaced with overwrite=true.
+// would be lost: a file is replaced with overwrite=true. So does what is read where it has the name
+// that the output has until it is whole, and where no such name can be.
 void check_output_file(const Recipe& recipe);
 
 // The names of the options that say how texts are read.

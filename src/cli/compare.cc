@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -92,14 +93,35 @@ ModelFiles open_compared(const std::string& name, const std::string& tokenizer) 
   return files;
 }
 
-// Prints each model when it is found: a comparison that ends early has shown the others.
+// Prints each model when it is found: a comparison that ends early has shown the others. Where that
+// fails and a page has them all, only end() says so, once the page is written.
 class Rows {
  public:
-  Rows(const ModelFiles& first, const std::vector<ModelFiles>& others, int64_t tokens, bool json)
-      : tokens_(tokens), json_(json), width_(std::max<size_t>(5, one_line(first.origin).size())) {
+  Rows(const ModelFiles& first, const std::vector<ModelFiles>& others, int64_t tokens,
+       const Recipe& recipe)
+      : tokens_(tokens),
+        json_(recipe.json),
+        has_page_(!recipe.output.empty()),
+        width_(std::max<size_t>(5, one_line(first.origin).size())) {
     for (const ModelFiles& files : others) width_ = std::max(width_, one_line(files.origin).size());
   }
   void print(const ComparedModel& model) {
+    if (lost_) return;
+    try {
+      show(model);
+    } catch (const std::exception&) {
+      if (!has_page_) throw;
+      lost_ = std::current_exception();
+    }
+  }
+  void end() const {
+    if (lost_) std::rethrow_exception(lost_);
+    if (json_) return;
+    fmt::print("({}; KL of the first to each, nats a token)\n", counted(tokens_, "token"));
+  }
+
+ private:
+  void show(const ComparedModel& model) {
     if (json_) {
       fmt::print("{}\n", to_json(model).add("tokens", tokens_).text());
     } else {
@@ -113,16 +135,13 @@ class Rows {
     }
     flush_output();
   }
-  void end() const {
-    if (json_) return;
-    fmt::print("({}; KL of the first to each, nats a token)\n", counted(tokens_, "token"));
-  }
 
- private:
   int64_t tokens_;
   bool json_;
+  bool has_page_;
   size_t width_;  // of the names
   bool has_head_ = false;
+  std::exception_ptr lost_;  // what stdout did not take
 };
 
 int compare(const Recipe& given) {
@@ -159,7 +178,7 @@ int compare(const Recipe& given) {
   const int64_t tokens = dataset.stats().trained_tokens;
   const auto reference = open_scored({recipe, first}, use, style);
   warn_of_product_parameters(*reference);
-  Rows rows(first, others, tokens, recipe.json);
+  Rows rows(first, others, tokens, recipe);
   std::vector<ComparedModel> models = {{first.origin, stored_bytes(first)}};
   std::optional<Error> non_finite;  // of the first such model; the others are compared all the same
   for (const ModelFiles& files : others) {
@@ -182,7 +201,6 @@ int compare(const Recipe& given) {
     }
     rows.print(model);
   }
-  rows.end();
   if (!recipe.output.empty()) {
     const std::string text = fmt::format("{}", fmt::join(recipe.eval_data, ", "));
     AtomicFile page(recipe.output);
@@ -191,8 +209,9 @@ int compare(const Recipe& given) {
     writer.close();
     check_output_file(recipe);  // another process may just have finished there
     page.commit();
-    if (!recipe.json) fmt::print("wrote {}\n", one_line(recipe.output));
   }
+  rows.end();
+  if (!recipe.output.empty() && !recipe.json) fmt::print("wrote {}\n", one_line(recipe.output));
   if (non_finite) throw Error(*non_finite);
   return 0;
 }

@@ -12,10 +12,11 @@
 
 namespace jackscrew {
 
-// Ctrl-C, a kill, and a terminal that was closed (without `nohup`).
+// Ctrl-C, a kill, and a terminal that was closed, but for what whoever started the process has it
+// ignore: `nohup` the terminal, a script's `trap '' INT` and its `command &` Ctrl-C.
 inline std::vector<int> ending_signals() {
-  std::vector<int> signals = {SIGINT, SIGTERM};
-  if (!is_ignored(SIGHUP)) signals.push_back(SIGHUP);
+  std::vector<int> signals = {SIGINT, SIGTERM, SIGHUP};
+  std::erase_if(signals, is_ignored);
   return signals;
 }
 

@@ -259,6 +259,9 @@ Quantised write_and_measure(const QuantiseJob& job, const CalibrationText& text,
                 "stopped " + progress_text(checkpoint.progress(), job.model.result().config),
                 again);
   }
+  if (error.kind() == ErrorKind::usage) {  // PlaceTaken: beside another output nothing is finished
+    throw Error(error.kind(), error.what(), "move it away, and " + again);
+  }
   throw Error(error.kind(), error.what(),
               error.hint().empty() ? again : error.hint() + "; " + again);
 }
@@ -273,9 +276,8 @@ Quantised quantise_resumably(const QuantiseJob& job, const CalibrationText& text
     return without_budget_hint(
         [&] { return write_and_measure(job, text, eval_data, checkpoint, output); });
   } catch (const std::exception& exception) {
-    const Error error = error_of(exception);
-    if (!is_own_error(exception) || !checkpoint.continues_after(error)) throw;
-    fail_resumably(job, checkpoint, error);
+    if (!checkpoint.continues_after(exception)) throw;
+    fail_resumably(job, checkpoint, error_of(exception));
   }
 }
 

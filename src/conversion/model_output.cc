@@ -9,6 +9,7 @@
 
 #include "base/directory.h"
 #include "base/error.h"
+#include "base/output_name.h"
 #include "base/shell_word.h"
 #include "base/text.h"
 #include "data/data_files.h"
@@ -63,22 +64,6 @@ fs::path target_of(const Recipe& recipe, const std::string& command) {
     throw Error(ErrorKind::usage, "a model cannot be written to the standard output", kTargets);
   }
   return named_path(target);
-}
-
-// What is read, of which nothing may be replaced.
-std::vector<std::string> sources_of(const Recipe& recipe) {
-  std::vector<std::string> sources = recipe.adapters;
-  sources.push_back(recipe.model);
-  if (!is_tokenizer_path(recipe.tokenizer)) return sources;
-  sources.push_back(recipe.tokenizer);
-  std::error_code missing;  // reading it says so
-  const fs::path named = fs::absolute(named_path(recipe.tokenizer), missing);
-  if (missing || fs::is_directory(named)) return sources;
-  // A file goes with the directory that it is in; it may be a link, as in Hugging Face's cache.
-  sources.push_back(named.parent_path().string());
-  const fs::path file = fs::canonical(named, missing);
-  if (!missing) sources.push_back(file.parent_path().string());
-  return sources;
 }
 
 bool has_gguf_name(const fs::path& path) {
@@ -143,6 +128,23 @@ const char* kind_of(const fs::file_status& status) {
 
 }  // namespace
 
+std::vector<std::string> sources_of(const Recipe& recipe) {
+  std::vector<std::string> sources = {recipe.model, recipe.adapter};
+  for (const auto* more : {&recipe.operands, &recipe.adapters, &recipe.data, &recipe.eval_data}) {
+    sources.insert(sources.end(), more->begin(), more->end());
+  }
+  if (!is_tokenizer_path(recipe.tokenizer)) return sources;
+  sources.push_back(recipe.tokenizer);
+  std::error_code missing;  // reading it says so
+  const fs::path named = fs::absolute(named_path(recipe.tokenizer), missing);
+  if (missing || fs::is_directory(named)) return sources;
+  // A file goes with the directory that it is in; it may be a link, as in Hugging Face's cache.
+  sources.push_back(named.parent_path().string());
+  const fs::path file = fs::canonical(named, missing);
+  if (!missing) sources.push_back(file.parent_path().string());
+  return sources;
+}
+
 std::string output_of(const OptionSet& options) {
   return options.text(is_named_by_output(options) ? "output" : "output_dir");
 }
@@ -152,8 +154,9 @@ bool is_gguf_output(const std::string& format, const fs::path& target) {
 }
 
 void require_no_writer(const fs::path& output) {
-  for (const char* suffix : {"", kUnfinishedSuffix, kTemporarySuffix}) {
-    const fs::path directory = named_path(output).string() + suffix;
+  const fs::path named = named_path(output);
+  for (const char* suffix : {"", kUnfinishedSuffix}) {
+    const fs::path directory = named.string() + suffix;
     // A lock that is given back at once; none on what this process may not open.
     std::error_code error;
     if (fs::is_directory(fs::symlink_status(directory, error)) &&
@@ -161,6 +164,7 @@ void require_no_writer(const fs::path& output) {
       const DirectoryLock probe(directory);
     }
   }
+  require_no_claim(named);
 }
 
 bool is_result_file(const std::string& name) {
@@ -210,15 +214,18 @@ ModelOutput::ModelOutput(const Recipe& recipe, const std::string& command)
       sources_(sources_of(recipe)),
       overwrite_(recipe.overwrite) {
   check();
+  require_temporary_name(target_);
   require_no_writer(target_);
 }
 
 void ModelOutput::check() const {
   const std::string name = target_.string();
   for (const std::string& source : sources_) {
-    if (!is_same_file(target_, source) && !reads_from(source, target_)) continue;
-    throw Error(ErrorKind::usage, fmt::format("{} is what is read, and would be replaced", name),
-                "give another output");
+    if (is_same_file(target_, source) || reads_from(source, target_)) {
+      throw Error(ErrorKind::usage, fmt::format("{} is what is read, and would be replaced", name),
+                  "give another output");
+    }
+    refuse_temporary(source, target_);
   }
   std::error_code error;
   const fs::file_status status = fs::symlink_status(target_, error);
@@ -226,50 +233,46 @@ void ModelOutput::check() const {
   const bool is_directory = fs::is_directory(status);
   const bool wants_directory = format_ == ModelFormat::hf;
   if (is_directory != wants_directory || (!is_directory && !fs::is_regular_file(status))) {
-    throw Error(ErrorKind::usage,
-                fmt::format("{} is {}, where a {} is to be written", name, kind_of(status),
-                            wants_directory ? "directory" : "GGUF file"),
-                "give another output");
+    throw PlaceTaken(fmt::format("{} is {}, where a {} is to be written", name, kind_of(status),
+                                 wants_directory ? "directory" : "GGUF file"),
+                     "give another output");
   }
   if (is_directory && is_mount_point(target_)) {
-    throw Error(
-        ErrorKind::usage,
+    throw PlaceTaken(
         fmt::format("{} is a mounted file system, which cannot be replaced by a model", name),
         fmt::format("give a directory in it: {}/model", name));
   }
   if (is_mount_point(target_)) {
-    throw Error(ErrorKind::usage,
-                fmt::format("{} is a mounted file, which cannot be replaced by a model", name),
-                "give another output");
+    throw PlaceTaken(fmt::format("{} is a mounted file, which cannot be replaced by a model", name),
+                     "give another output");
   }
   if (is_directory && is_same_file(target_, ".")) {
     // By renaming, too: the shell would be in a directory that is gone.
-    throw Error(
-        ErrorKind::usage,
+    throw PlaceTaken(
         fmt::format("{} is the current directory, which cannot be replaced by a model", name),
         fmt::format("give a directory in it: {}/model", name));
   }
   if (is_directory && entries_of(target_).empty()) return;
   const std::string foreign = is_directory ? foreign_entry(target_) : std::string();
   if (!foreign.empty()) {
-    throw Error(
-        ErrorKind::usage,
+    throw PlaceTaken(
         fmt::format("{} holds {}, which is not part of a model and would be lost", name, foreign),
         "give another output, or move it away");
   }
   if (!is_directory && !is_gguf_file(target_) && !fs::is_empty(target_)) {
-    throw Error(ErrorKind::usage, fmt::format("{} is not a GGUF file, and would be lost", name),
-                "give another output, or move it away");
+    throw PlaceTaken(fmt::format("{} is not a GGUF file, and would be lost", name),
+                     "give another output, or move it away");
   }
   if (overwrite_) return;
   const std::string unfinished = name + kUnfinishedSuffix;
-  throw Error(ErrorKind::usage, fmt::format("{} exists already", name),
-              "give another output, or overwrite=true to replace it" +
-                  (fs::exists(unfinished, error)
-                       ? fmt::format("; {0} is left of a quantize that was stopped: if {1} is its "
-                                     "result already, remove {0}",
-                                     unfinished, name)
-                       : ""));
+  throw PlaceTaken(
+      fmt::format("{} exists already", name),
+      "give another output, or overwrite=true to replace it" +
+          (fs::exists(unfinished, error)
+               ? fmt::format("; {0} is left of a quantize that was stopped: if {1} is its "
+                             "result already, remove {0}",
+                             unfinished, name)
+               : ""));
 }
 
 void ModelOutput::require_space(const FileSizes& files) const {

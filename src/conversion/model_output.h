@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "conversion/write_model.h"
 #include "recipe/recipe.h"
@@ -40,15 +41,29 @@ void remove_model(const fs::path& path);
 // the last moment goes where it was put; where that cannot be, a warning names what is left.
 void remove_replaced(const fs::path& replaced, const fs::path& output);
 
+// What a command reads, of which nothing may be replaced: models, adapters, a tokenizer with the
+// directory that it is in, and data.
+std::vector<std::string> sources_of(const Recipe& recipe);
+
+// Error(usage) where something is at an output's place that is not replaced: the same command
+// succeeds once that has been moved away.
+class PlaceTaken : public Error {
+ public:
+  PlaceTaken(const std::string& what, const std::string& hint)
+      : Error(ErrorKind::usage, what, hint) {}
+};
+
 // The recipe's output_dir or output: a Hugging Face directory or, with format=gguf or a name that
 // ends in .gguf, a GGUF file. Nothing appears under the final name before commit(); if this is
 // destroyed without it, what was written is removed, and nothing else ever is.
 class ModelOutput {
  public:
-  // Throws Error(usage) where neither is given or it is "-", or what output_of() throws; where the
-  // model or an adapter is read from there; where it is the current directory; and where something
-  // exists already, unless overwrite is set and it is nothing but a model. Throws what
-  // require_no_writer() throws. `command` is named in errors. begin() and commit() look once more.
+  // Throws Error(usage) where neither is given or it is "-", or what output_of() throws; where
+  // something is read from there, or from the name that the output has until commit(); where it is
+  // the current directory; where its name is too long for that; and where something exists already,
+  // unless overwrite is set and it is nothing but a model. Throws what require_no_writer() throws.
+  // `command` is named in errors. begin() and commit() look once more, and
+  // throw PlaceTaken for what stands there.
   ModelOutput(const Recipe& recipe, const std::string& command);
 
   ModelFormat format() const { return format_; }

@@ -200,11 +200,13 @@ void QuantisationCheckpoint::remove_strangers() const {
   for (const fs::path& path : strangers) fs::remove(path, ignored);
 }
 
-bool QuantisationCheckpoint::continues_after(const Error& error) const {
-  const bool ends_so_again = error.kind() == ErrorKind::usage ||
-                             error.kind() == ErrorKind::non_finite ||
-                             (error.kind() == ErrorKind::model && !is_unreadable(error));
-  return !empty() && is_in_place() && !ends_so_again;
+bool QuantisationCheckpoint::continues_after(const std::exception& exception) const {
+  const ErrorKind kind = error_of(exception).kind();
+  const bool is_taken = dynamic_cast<const PlaceTaken*>(&exception) != nullptr;
+  const bool ends_so_again = (kind == ErrorKind::usage && !is_taken) ||
+                             kind == ErrorKind::non_finite ||
+                             (kind == ErrorKind::model && !is_unreadable(exception));
+  return !empty() && is_in_place() && is_own_error(exception) && !ends_so_again;
 }
 
 int64_t QuantisationCheckpoint::bytes() const {

@@ -57,8 +57,9 @@ class QuantisationCheckpoint {
   // command will not continue from it.
   bool is_in_place() const { return lock_.is_at(directory_); }
   // Whether the command that has ended so continues from it when it is run again: not where it
-  // would end so again, or would find a file here damaged and start over.
-  bool continues_after(const Error& error) const;
+  // would end so again, or would find a file here damaged and start over. `exception` is the one
+  // that was caught: a copy of it as Error says less.
+  bool continues_after(const std::exception& exception) const;
   // The bytes of all files.
   int64_t bytes() const;
 

@@ -82,7 +82,8 @@ class Encoder {
     try {
       std::rethrow_exception(error);
     } catch (const Error& found) {
-      if (bad_ && found.kind() == ErrorKind::data) return found;
+      // What cannot be read for now says nothing of its records.
+      if (bad_ && found.kind() == ErrorKind::data && !is_unreadable(found)) return found;
     } catch (...) {
     }
     return std::nullopt;

@@ -279,6 +279,21 @@ TEST_F(FileTest, WhatIsReplacedCanBeRemovedByOthers) {
   EXPECT_TRUE(fs::is_empty(directory_ / "out"));
 }
 
+// As a run holds its output_dir, which is empty until it has a log.
+TEST_F(FileTest, WhatAnotherHoldsIsNotReplaced) {
+  {
+    AtomicDirectory out(directory_ / "out");
+    write_text_atomic(out.path() / "x", "1");
+    fs::create_directories(directory_ / "out");
+    const DirectoryLock held(directory_ / "out");
+    expect_message(ErrorKind::generic, "another run is writing to " + (directory_ / "out").string(),
+                   [&] { out.commit(); });
+    EXPECT_TRUE(held.is_at(directory_ / "out"));
+    EXPECT_TRUE(fs::is_empty(directory_ / "out"));
+  }
+  EXPECT_EQ(names(), std::vector<std::string>{"out"});
+}
+
 // Somebody moved the directory in which it is made, and others made one of that name.
 TEST_F(FileTest, OnlyWhatWasMadeIsPutInPlace) {
   const fs::path run = directory_ / "run", moved = directory_ / "moved";
@@ -368,6 +383,28 @@ TEST_F(FileTest, WhatAKilledProcessLeftIsReplaced) {
   }
   EXPECT_EQ(names(), (std::vector<std::string>{"out", "out.gguf"}));
   EXPECT_TRUE(fs::is_empty(directory_ / "out.gguf"));
+}
+
+// `export output=m`, killed, and then `export output=m format=gguf`; and the other way round.
+TEST_F(FileTest, WhatAKilledProcessLeftOfTheOtherKindIsReplaced) {
+  fs::create_directories(directory_ / "file.jackscrew-part" / "below");
+  write_text_atomic(directory_ / "directory.jackscrew-part", "half");
+  {
+    const DirectoryLock held(directory_ / "file.jackscrew-part");
+    expect_message(ErrorKind::generic,
+                   "another run is writing to " + (directory_ / "file").string(),
+                   [&] { AtomicFile file(directory_ / "file"); });
+    EXPECT_TRUE(fs::exists(directory_ / "file.jackscrew-part" / "below"));
+  }
+  AtomicFile file(directory_ / "file");
+  AtomicDirectory directory(directory_ / "directory");
+  expect_message(ErrorKind::generic, "another run is writing to " + (directory_ / "file").string(),
+                 [&] { AtomicDirectory other(directory_ / "file"); });
+  file.commit();
+  directory.commit();
+  EXPECT_EQ(names(), (std::vector<std::string>{"directory", "file"}));
+  EXPECT_TRUE(fs::is_regular_file(directory_ / "file"));
+  EXPECT_TRUE(fs::is_directory(directory_ / "directory"));
 }
 
 TEST_F(FileTest, LargeTemporariesHaveAPlaceWhateverIsNamed) {

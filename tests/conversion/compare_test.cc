@@ -158,7 +158,28 @@ TEST_F(SlowConversion, CompareShowsEveryModelAgainstTheFirst) {
   fs::create_directory(path("place.html"));
   expect_refusal(command + "overwrite=true output=" + path("place.html"), 2, {"is not a file"});
   EXPECT_NE(run(command + "overwrite=true").out.find("wrote "), std::string::npos);
+  expect_refusal(command + "output=" + path(std::string(250, 'n') + ".html"), 2,
+                 {".html has 255 bytes, and may have ", "hint: give a shorter name"});
+  // The name that the page has until it is whole.
+  const std::string read = path("other.html.jackscrew-part");
+  fs::copy(path("q.gguf"), read);
+  expect_refusal(
+      fmt::format("compare {} {} {} output={}", path("base"), read, eval(), path("other.html")), 2,
+      {read + " is what is read, and would be removed"});
+  EXPECT_TRUE(fs::exists(read));
   expect_refusal("compare " + path("base") + " " + eval(), 2, {"two models or more"});
+}
+
+TEST_F(SlowConversion, APageIsWrittenWhateverBecomesOfTheOutput) {
+  for (const std::string& more : {std::string("--json "), std::string()}) {
+    const std::string command = fmt::format(
+        "compare {0} {0} {1} threads=1 overwrite=true --quiet {2}", path("base"), eval(), more);
+    const Outcome lost = run(command + "output=" + path("page.html") + " 2>&1 >/dev/full");
+    EXPECT_EQ(lost.exit_code, 1) << lost.out;
+    EXPECT_TRUE(fs::exists(path("page.html"))) << more;
+    fs::remove(path("page.html"));
+    EXPECT_EQ(run(command + " >/dev/full 2>/dev/null").exit_code, 1);
+  }
 }
 
 // As that of another compare which has finished first.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -180,6 +181,52 @@ TEST_F(ModelOutputTest, WhatIsReadThroughLinksStays) {
   });
 }
 
+// The name that the output has until it is whole: what is there is removed first.
+TEST_F(ModelOutputTest, WhatIsReadFromTheTemporaryNameStays) {
+  const auto refused = [&](const std::vector<std::string>& settings, const std::string& read) {
+    SCOPED_TRACE(read);
+    expect_message(ErrorKind::usage,
+                   path(read) + " is what is read, and would be removed: " + path("z"), [&] {
+                     std::vector<std::string> all = {"model=" + golden_model("mha_untied")};
+                     all.insert(all.end(), settings.begin(), settings.end());
+                     ModelOutput(make_recipe(all), "quantize");
+                   });
+  };
+  for (const std::string end : {".jackscrew-part", ".jackscrew-part.old"}) {
+    const std::string there = "z" + end;
+    fs::create_directories(path(there));
+    directory_.file(there + "/data.jsonl", "{}");
+    fs::create_symlink("/dev/null", path(there + "/link.jsonl"));
+    const std::string output_dir = "output_dir=" + path("z");
+    refused({"model=" + path(there), output_dir}, there);
+    refused({"adapter=" + path(there), output_dir}, there);
+    for (const char* file : {"/data.jsonl", "/link.jsonl"}) {
+      refused({"data=" + path(there + file), output_dir}, there + file);
+    }
+    refused({"eval_data=" + path(there), output_dir}, there);
+    fs::remove_all(path(there));
+    directory_.file(there, "GGUF");
+    refused({"model=" + path(there), "format=gguf", output_dir}, there);
+    fs::remove(path(there));
+  }
+}
+
+// quantize rounds everything before it makes the temporary, whose name is longer.
+TEST_F(ModelOutputTest, NamesThatAreTooLongAreRefusedAtOnce) {
+  const std::string suffix = ".jackscrew-part";
+  const auto most = static_cast<size_t>(::pathconf(path("").c_str(), _PC_NAME_MAX)) - suffix.size();
+  // The directory above it is made when the output is.
+  for (const std::string above : {"", "made/later/"}) {
+    const std::string name(most, 'n');
+    { const ModelOutput fits = output("output_dir=" + path(above + name)); }
+    expect_message(
+        ErrorKind::usage,
+        fmt::format("{}n has {} bytes, and may have {}: ", path(above + name), most + 1, most),
+        [&] { output("output_dir=" + path(above + name + "n")); });
+  }
+  EXPECT_EQ(names(), std::vector<std::string>());
+}
+
 TEST_F(ModelOutputTest, ATokenizerThatIsReadStays) {
   fs::create_directories(path("other"));
   directory_.file("other/tokenizer.json", "{}");
@@ -303,12 +350,24 @@ TEST_F(ModelOutputTest, OneOfAnyKindIsRefusedBesideAnother) {
     fs::create_directories(path(name));
     {
       const DirectoryLock held(path(name));
-      expect_message(ErrorKind::generic, "another run is writing to " + path(name),
-                     [&] { output("output_dir=" + path("q")); });
+      // Nobody has given the temporary its name.
+      const std::string shown = name == std::string("q.jackscrew-part") ? "q" : name;
+      EXPECT_EQ(
+          message_of(error_of(ErrorKind::generic, [&] { output("output_dir=" + path("q")); })),
+          "another run is writing to " + path(shown));
     }
     { const ModelOutput free = output("output_dir=" + path("q")); }
     fs::remove_all(path(name));
   }
+}
+
+// Before its work, which quantize may do for hours.
+TEST_F(ModelOutputTest, OneIsRefusedBesideAnotherThatWritesAFile) {
+  ModelOutput first = output("output=" + path("y.gguf"));
+  first.begin({1, 1});
+  EXPECT_EQ(message_of(error_of(ErrorKind::generic, [&] { output("output=" + path("y.gguf")); })),
+            "another run is writing to " + path("y.gguf"));
+  first.require_in_place();
 }
 
 // Of shards, all may be smaller than what they are together.

@@ -3,6 +3,7 @@
 #include <random>
 #include <regex>
 
+#include "conversion/model_output.h"
 #include "conversion/quantise_checkpoint.h"
 #include "tests/conversion/quantise_rig.h"
 #include "tests/support/errors.h"
@@ -48,6 +49,29 @@ class SlowQuantiseResume : public QuantiseRig, public ::testing::WithParamInterf
     }
     ADD_FAILURE() << "it is not to be stopped behind " << parts;
     return 0;
+  }
+  // Halts the command where much of it is left, calls `meanwhile`, and lets it go on: its exit
+  // code. What it says is in `said`.
+  int change_meanwhile(const std::function<void()>& meanwhile) const {
+    for (int tries = 0; tries < 20; ++tries) {
+      {
+        Child child(quantise("q") + " --quiet", path("said"));
+        const bool begun = child.until([&] { return done() >= 1; });
+        if (begun && child.halt() && done() <= 2) {
+          meanwhile();
+          child.signal(SIGCONT);
+          return child.wait();
+        }
+      }
+      fs::remove_all(path("q"));
+      fs::remove_all(unfinished());
+    }
+    ADD_FAILURE() << "it is not to be halted";
+    return 0;
+  }
+  // Whether the last command that was halted said so.
+  bool said(const std::string& words) const {
+    return read_text(path("said")).find(words) != std::string::npos;
   }
   static bool is_exl2() { return std::string(GetParam()).find("exl2") != std::string::npos; }
   // All parts but the last.
@@ -129,6 +153,36 @@ TEST_P(SlowQuantiseResume, AnyErrorSaysHowToGoOn) {
                   "again to continue from " +
                       unfinished().string() + "\n"});
   finish();
+}
+
+// The file may be whole again.
+TEST_P(SlowQuantiseResume, ASourceThatIsCutShortIsNotTheEnd) {
+  const fs::path weights = fs::path(path("base")) / "model.safetensors";
+  fs::copy_file(weights, path("kept"));
+  EXPECT_EQ(change_meanwhile([&] { fs::resize_file(weights, 0); }), 5);
+  for (const std::string& words :
+       {std::string(": the file was cut short"),
+        "run the same command again to continue from " + unfinished().string() + "\n"}) {
+    EXPECT_TRUE(said(words)) << read_text(path("said"));
+  }
+  fs::copy_file(path("kept"), weights, fs::copy_options::overwrite_existing);
+  EXPECT_NE(finish().find("continued after "), std::string::npos);
+}
+
+TEST_P(SlowQuantiseResume, WhatAppearsAtTheOutputIsNotTheEnd) {
+  const auto put = [&] {
+    fs::create_directories(path("q"));
+    write_text_atomic(fs::path(path("q")) / "notes", "mine");
+  };
+  EXPECT_EQ(change_meanwhile(put), 2);
+  for (const std::string& words :
+       {path("q") + " holds notes, which is not part of a model and would be lost\n",
+        "hint: move it away, and run the same command again to continue from " +
+            unfinished().string() + "\n"}) {
+    EXPECT_TRUE(said(words)) << read_text(path("said"));
+  }
+  fs::remove_all(path("q"));
+  EXPECT_NE(finish().find("continued after rounding 6 of 6 blocks"), std::string::npos);
 }
 
 TEST_P(SlowQuantiseResume, DoesNotBelieveWhatIsDamaged) {
@@ -267,6 +321,7 @@ TEST_F(QuantisationCheckpointFiles, AreContinuedFromWhereThatMayHelp) {
     EXPECT_TRUE(checkpoint->continues_after(Error(kind, "")));
   }
   EXPECT_TRUE(checkpoint->continues_after(Unreadable(ErrorKind::model, "")));
+  EXPECT_TRUE(checkpoint->continues_after(PlaceTaken("", "")));
   for (const ErrorKind kind : {ErrorKind::usage, ErrorKind::model, ErrorKind::non_finite}) {
     EXPECT_FALSE(checkpoint->continues_after(Error(kind, "")));
   }

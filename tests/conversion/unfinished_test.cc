@@ -103,6 +103,19 @@ TEST_F(SlowUnfinished, NohupKeepsThemFromEndingWithTheirTerminal) {
   }
 }
 
+// As a script's `command &` does with SIGINT.
+TEST_F(SlowUnfinished, WhatTheyWereStartedToIgnoreEndsNone) {
+  for (const auto& [name, command] : commands()) {
+    SCOPED_TRACE(name);
+    Child child(command + path(name) + " --quiet", tiny_.path("said"),
+                R"(sh -c 'trap "" INT TERM; exec "$@"' sh)");
+    ASSERT_TRUE(child.waits_for_signals());
+    child.signal(SIGINT);
+    EXPECT_EQ(child.stop(SIGTERM), 0) << tiny_.text("said");
+    EXPECT_TRUE(fs::exists(path(name)));
+  }
+}
+
 // They know how much they will write.
 TEST_F(SlowUnfinished, OnASmallDisk) {
   const fs::path disk = tiny_.path("disk");

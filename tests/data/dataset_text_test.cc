@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/map_guard.h"
 #include "data/dataset_builder.h"
 #include "tests/data/dataset_fixture.h"
 #include "text/tokenizer/byte_map.h"
@@ -12,6 +13,22 @@ namespace jackscrew {
 namespace {
 
 using Ids = std::vector<int32_t>;
+
+// Nor would the reading go on without the record.
+TEST_F(DatasetTest, AFileThatIsCutShortHasNoBadRecord) {
+  const BusErrors bus_errors;
+  const std::string record = R"({"instruction": "a", "output": "b"})";
+  for (const bool skip : {false, true}) {
+    const fs::path file = write("cut.jsonl", record + "\n" + record + "\n");
+    DatasetOptions o = options(16);
+    o.skip_bad_records = skip;
+    const auto cut = [&](int64_t) { fs::resize_file(file, 0); };
+    const std::string error = error_of(
+        ErrorKind::data, [&] { Dataset::read(file, tokenizer_, o, DataPart::train, cut); });
+    EXPECT_TRUE(error.starts_with(file.string() + ": the file was cut short")) << error;
+    EXPECT_EQ(error.find("on_bad_record"), std::string::npos) << error;
+  }
+}
 
 TEST_F(DatasetTest, TextFilesBecomeWindows) {
   std::string text;

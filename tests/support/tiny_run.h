@@ -130,7 +130,8 @@ class Child {
                                 " >" + said.string() + " 2>&1";
     pid_ = ::fork();
     if (pid_ == 0) {
-      ::signal(SIGHUP, SIG_DFL);  // which a program ignores that was started so
+      // Which a program ignores that was started so.
+      for (const int number : {SIGHUP, SIGINT, SIGTERM}) ::signal(number, SIG_DFL);
       ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
       ::_exit(127);
     }

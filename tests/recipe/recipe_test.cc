@@ -141,6 +141,15 @@ TEST(Recipe, ASplitNeedsItsStages) {
   EXPECT_EQ(read({"stage_split=1,3", "pipeline_stages=2"}).stage_split.size(), 2u);
 }
 
+TEST(Recipe, RatesThatNobodyMeansAreDoubted) {
+  const std::string usual = ", and usual ones are 1e-2 at most";
+  EXPECT_EQ(doubt_of_rate(2e4), "learning_rate is 2e+04" + usual + ": was 2e-4 meant?");
+  EXPECT_EQ(doubt_of_rate(1500), "learning_rate is 1.5e+03" + usual + ": was 1.5e-3 meant?");
+  EXPECT_EQ(doubt_of_rate(1), "learning_rate is 1" + usual);
+  EXPECT_EQ(doubt_of_rate(0), "learning_rate is 0: nothing learns");
+  for (const double rate : {1e-9, 1e-2, 0.3, 1e20}) EXPECT_EQ(doubt_of_rate(rate), "") << rate;
+}
+
 TEST(Recipe, WeightDecayIsOfMatricesUnlessToldOtherwise) {
   const Recipe usual = read({"weight_decay=0.1"});
   EXPECT_EQ(usual.weight_decay.matrices, 0.1);

@@ -129,8 +129,12 @@ void refuse_value(const OptionSpec& spec, std::string_view text, std::string_vie
     hint = fmt::format("the largest is {}", std::numeric_limits<int64_t>::max());
   }
   const bool is_foreign = explanation != nullptr && is_valid_item(spec, text);
-  const std::string why =
-      is_foreign ? "a value of other programs" : "expected " + expected_value(spec);
+  // Then the hint says all, and a list of choices would only hide it.
+  const bool differs_by_case =
+      explanation == nullptr && nearest && lower_case(*nearest) == lower_case(text);
+  const std::string why = is_foreign        ? "a value of other programs"
+                          : differs_by_case ? "and capitals count"
+                                            : "expected " + expected_value(spec);
   throw Error(ErrorKind::usage, fmt::format("{}: {} is \"{}\", {}", origin, spec.name, text, why),
               hint);
 }

@@ -133,7 +133,8 @@ int64_t logical_row(int64_t row, int64_t heads, int64_t rows) {
   return row / head_dim * head_dim + within % 2 * (head_dim / 2) + within / 2;
 }
 
-// The largest magnitude that a format can represent: the scales of GGUF's blocks are f16.
+// The largest magnitude that a format can represent; of GGUF's blocks, which other programs decode
+// in f16, that of f16.
 float largest_of(const Format& format) {
   if (&format == &f32_format() || &format == &nf4_format())
     return std::numeric_limits<float>::max();
@@ -159,11 +160,16 @@ float check_values(const ModelFiles& files, const ModelTensor& tensor, const Ten
           "its training went wrong, or the file is damaged");
     }
   }
-  if (as_is || largest <= largest_of(*tensor.format)) return largest;
-  throw ValueOutOfRange(ErrorKind::model,
-                        fmt::format("{}: {} has a value of {:.3g}, more than {} can hold",
-                                    files.origin, tensor.spec.name, largest, tensor.format->name()),
-                        wide_storages());
+  const float most = largest_of(*tensor.format);
+  if (as_is || largest <= most) return largest;
+  const std::string name = tensor.format->name();
+  const bool is_of_blocks = most == kLargestF16 && name != "f16";
+  throw ValueOutOfRange(
+      ErrorKind::model,
+      fmt::format("{}: {} has a value of {:.3g}, more than {} can hold", files.origin,
+                  tensor.spec.name, largest,
+                  is_of_blocks ? "f16, in which other programs decode " + name + "," : name),
+      wide_storages());
 }
 
 // What rounding takes from a matrix whose values may all be too small for its format.

@@ -13,6 +13,7 @@
 #include "base/map_guard.h"
 #include "base/text.h"
 #include "formats/json_text.h"
+#include "formats/peft.h"
 #include "formats/safetensors.h"
 #include "formats/shape.h"
 #include "formats/state_io.h"
@@ -385,9 +386,13 @@ std::string hint_without_result(const fs::path& directory) {
            "moves the rest";
   }
   if (is_checkpoint(directory) || !list_checkpoints(directory).empty()) {
-    return "the result is written when the run ends; to write that of a checkpoint, train with the "
-           "same recipe, resume=CHECKPOINT, its step as max_steps, warmup_steps=0, and another "
-           "output_dir";
+    const fs::path run = (directory / "..").lexically_normal();
+    const bool has_result = is_checkpoint(directory) &&
+                            (is_there(run / kAdapterConfig) || is_there(run / "config.json"));
+    return (has_result ? fmt::format("the result of its run is in {}", run.string())
+                       : "the result is written when the run ends") +
+           "; to write that of a checkpoint, train with the same recipe, resume=CHECKPOINT, its "
+           "step as max_steps, warmup_steps=0, and another output_dir";
   }
   if (!is_there(directory / kLogName)) return {};
   return "it has the log of a run, which writes its result when it ends";

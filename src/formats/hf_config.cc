@@ -63,7 +63,7 @@ void check_quantization(const JsonFields& fields) {
 // Refuses members that change the computation in a way that this program does not support.
 void check_computation(const JsonFields& fields) {
   const std::string activation = fields.text("hidden_act", "silu");
-  if (activation != "silu") {
+  if (activation != "silu" && activation != "swish") {  // two names of one function
     unsupported(fields.where(), "hidden_act " + activation, "supported activations: silu");
   }
   for (const char* key : {"attention_bias", "mlp_bias"}) {

@@ -381,6 +381,17 @@ void SafetensorsSource::join_quantised(const fs::path& directory) {
   }
 }
 
+void SafetensorsSource::take_head_as_embedding() {
+  constexpr const char* kEmbedding = "model.embed_tokens.weight";
+  const auto head = slots_.find("lm_head.weight");
+  // A head of several tensors is in codes, which no embedding here is.
+  if (head == slots_.end() || head->second.entry == nullptr || slots_.contains(kEmbedding)) return;
+  auto slot = slots_.extract(head);
+  slot.key() = kEmbedding;
+  slot.mapped().tensor.name = kEmbedding;
+  slots_.insert(std::move(slot));
+}
+
 const StoredTensor* SafetensorsSource::find(std::string_view name) const {
   const auto found = slots_.find(name);
   if (found == slots_.end()) return nullptr;

@@ -171,6 +171,8 @@ class SafetensorsSource : public WeightSource {
   // Whether the head is a weight of its own even if the configuration says that it is the embedding
   // (QuantisedLayout::rounds_tied_head).
   bool has_own_head() const { return has_own_head_; }
+  // Of a tied model: where there is a head but no embedding, takes it as the embedding.
+  void take_head_as_embedding();
 
  private:
   struct Slot {

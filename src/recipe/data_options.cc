@@ -95,7 +95,7 @@ void DataSettings::read(const OptionSet& options) {
   train_on_inputs = options.boolean("train_on_inputs");
   if (val_size > 0 && !eval_data.empty()) {
     throw Error(ErrorKind::usage, "both eval_data and val_size are set",
-                "keep one: they name the same thing");
+                "val_size=0 leaves data whole; eval_data names the held-out files");
   }
   if (!data_weights.empty() && data_weights.size() != data.size()) {
     throw Error(ErrorKind::usage,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -260,6 +261,15 @@ void pass_over(OptionSet& options, const ReadsOption& reads) {
   for (const std::string& name : unread) options.forget(name);
 }
 
+// Two options say what is held out: one from the command line takes the place of the file's other.
+void choose_held_out(OptionSet& options) {
+  for (const auto& [name, other] :
+       {std::pair("eval_data", "val_size"), std::pair("val_size", "eval_data")}) {
+    const bool is_chosen = options.origin(name) == kCommandLine && options.is_changed(name);
+    if (is_chosen && options.origin(other) != kCommandLine) options.forget(other);
+  }
+}
+
 // Where a shell has not put the home directory for ~, a directory of that name would be meant.
 void refuse_tilde(const OptionSet& options) {
   for (const OptionValue& option : options.values()) {
@@ -386,6 +396,7 @@ Recipe read_recipe(std::span<const std::string> arguments, std::span<const Metho
     left_out = leave_out_method(options, *of_file, *now, tables);
   }
   if (reads && !options.boolean("print_config")) pass_over(options, reads);
+  choose_held_out(options);
   Recipe recipe = resolve_recipe(std::move(options), tables);
   recipe.operands = std::move(line.operands);
   recipe.file = std::move(name_of_file);

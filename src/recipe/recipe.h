@@ -92,9 +92,9 @@ using ReadsOption = std::function<bool(const OptionSet& options, const OptionVal
 
 // Reads a recipe from a command's arguments: the first operand that ends in .yaml or .yml is the
 // recipe file, and the arguments override it: another method than the file's also what the file
-// sets with that, which `left_out` then says. Options that were set and that `reads` says no to are
-// then passed over, as if they were not there, unless the recipe is only printed. Throws
-// Error(usage).
+// sets with that, which `left_out` then says; of eval_data and val_size each the file's other.
+// Options that were set and that `reads` says no to are then passed over, as if they were not
+// there, unless the recipe is only printed. Throws Error(usage).
 Recipe read_recipe(std::span<const std::string> arguments, std::span<const MethodTable> tables,
                    const ReadsOption& reads = {});
 

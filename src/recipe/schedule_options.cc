@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -143,6 +144,21 @@ const char* without_effect(const OptionSet& options, std::string_view name) {
     return unless(options.number("max_grad_norm") > 0, " without max_grad_norm");
   }
   return nullptr;
+}
+
+std::string doubt_of_rate(double learning_rate) {
+  if (learning_rate == 0) return "learning_rate is 0: nothing learns";
+  // An exponent has lost its sign. Beyond, no rate of 1e-9 or less is meant, and the run soon ends.
+  constexpr double kMost = 1e9;
+  if (learning_rate < 1 || learning_rate > kMost) return {};
+  const int exponent = static_cast<int>(std::floor(std::log10(learning_rate)));
+  std::string doubt =
+      fmt::format("learning_rate is {:.3g}, and usual ones are 1e-2 at most", learning_rate);
+  if (exponent > 0) {
+    doubt +=
+        fmt::format(": was {:.3g}e-{} meant?", learning_rate / std::pow(10.0, exponent), exponent);
+  }
+  return doubt;
 }
 
 void ScheduleSettings::read(const OptionSet& options) {

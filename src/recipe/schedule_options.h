@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/options.h"
@@ -38,5 +39,8 @@ std::span<const OptionSpec> schedule_options();
 // Beside or without which other option this one has no effect on a run: " beside max_steps";
 // nullptr where it has one.
 const char* without_effect(const OptionSet& options, std::string_view name);
+
+// What to warn of where a run is to learn at a rate that nobody means; empty for any other.
+std::string doubt_of_rate(double learning_rate);
 
 }  // namespace jackscrew

@@ -80,9 +80,20 @@ Knob update_knob(const Recipe& recipe) {
             clips ? kClipEachWeight : kFusedUpdate}}};
 }
 
+// Whether the model's file has the blocks' matrices in fewer bits already.
+bool has_rounded_matrices(const ModelFiles& files) {
+  for (const WeightSpec& weight : weights_of(files.config, StageSpec::whole(files.config))) {
+    const StoredTensor* stored =
+        weight.is_block_matrix() ? files.source->find(weight.name) : nullptr;
+    if (stored == nullptr) continue;
+    return stored->size_bytes() < 2 * weight.rows * weight.cols;
+  }
+  return false;
+}
+
 // Weights that learn need bf16 at least, to hold what a step changes. Learners that store theirs in
 // fewer bits keep masters beside them, and are methods of their own.
-Knob storage_knob(const Recipe& recipe) {
+Knob storage_knob(const Recipe& recipe, const ModelFiles& files) {
   const std::string& storage = recipe.storage;
   const bool plain = storage == "keep" || storage == "f32";
   const bool half = storage == "bf16" || storage == "f16";
@@ -92,10 +103,15 @@ Knob storage_knob(const Recipe& recipe) {
   const auto learner = find_learner(recipe.learner).make(recipe.options);
   const WeightSpec matrix{"", 0, 0, WeightKind::linear, 0, "down_proj"};
   if (learner->changes(matrix)) return knob;
-  if (plain || half) {
-    knob.positions.push_back({"storage=int8", "the blocks' weights in 8 bits", kInt8Storage});
-  }
-  knob.positions.push_back({"storage=nf4", "the blocks' weights in 4 bits", kNf4Storage});
+  const bool from_file =
+      files.source != nullptr && !recipe.random_init && learner->original_model().empty();
+  const char* const again =
+      from_file && has_rounded_matrices(files) ? " (rounded a second time)" : "";
+  const auto in_bits = [&](int bits) {
+    return fmt::format("the blocks' weights in {} bits{}", bits, again);
+  };
+  if (plain || half) knob.positions.push_back({"storage=int8", in_bits(8), kInt8Storage});
+  knob.positions.push_back({"storage=nf4", in_bits(4), kNf4Storage});
   return knob;
 }
 
@@ -127,7 +143,7 @@ std::vector<Knob> knobs_of(const Recipe& recipe, const ModelFiles& files) {
   // knobs.
   std::vector<Knob> knobs = {recompute_knob(recipe), samples_knob(recipe, files),
                              batch_knob(recipe),     optimizer_knob(recipe),
-                             update_knob(recipe),    storage_knob(recipe)};
+                             update_knob(recipe),    storage_knob(recipe, files)};
   add_learner_knobs(recipe, knobs);
   return knobs;
 }

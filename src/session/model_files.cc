@@ -183,6 +183,7 @@ void open_directory(ModelFiles& files, const fs::path& path, Weights weights) {
       if (!has_model_weights(path)) refuse_adapter(path);
       auto source = std::make_unique<SafetensorsSource>(path);
       if (source->has_own_head()) files.config.tie_word_embeddings = false;
+      if (files.config.tie_word_embeddings) source->take_head_as_embedding();
       files.source = std::move(source);
     }
     if (const fs::path generation = path / kGenerationConfig; is_there(generation)) {
@@ -282,6 +283,18 @@ std::string tensor_hint(const ModelFiles& files, const char* state) {
                      looks_like_gguf(files.origin) ? "its metadata belong" : "config.json belongs");
 }
 
+// What to do about a weight that a source lacks.
+std::string missing_hint(const ModelFiles& files, const WeightSource& source,
+                         const std::string& name) {
+  constexpr std::string_view kPrefix = "model.";
+  const std::vector<std::string> names = source.names();
+  if (name.starts_with(kPrefix) && std::ranges::count(names, name.substr(kPrefix.size())) > 0) {
+    return "AutoModel's save_pretrained() leaves `model.` out of all names, and the head: save the "
+           "model by AutoModelForCausalLM";
+  }
+  return tensor_hint(files, "incomplete");
+}
+
 Tokenizer tokenizer_of(TokenizerData data, const std::string& origin) {
   try {
     return Tokenizer(std::move(data));
@@ -347,7 +360,7 @@ const StoredTensor& stored_tensor(const ModelFiles& files, const WeightSource& s
   throw Error(
       ErrorKind::model,
       fmt::format("{}: tensor {} is missing", files.origin, as_named_in(files, weight).name),
-      tensor_hint(files, "incomplete"));
+      missing_hint(files, source, weight.name));
 }
 
 const StoredTensor& checked_tensor(const ModelFiles& files, const WeightSource& source,

@@ -80,6 +80,8 @@ void RunLog::introduce(int64_t first, const fs::path& output) {
     say(fmt::format("{:<10}{}", i == 0 ? recipe.learner : "", notes.lines[i]));
   }
   for (const std::string& warning : notes.warnings) warn(warning);
+  const std::string doubt = doubt_of_rate(recipe.learning_rate);
+  if (!doubt.empty()) warn(doubt);
   const Schedule& schedule = run_.schedule;
   say(fmt::format("steps     {} ({} per epoch), learning rate {:.3g} {}, {} of warm-up",
                   schedule.total_steps, run_.sampler.steps_per_epoch(), recipe.learning_rate,
@@ -323,10 +325,10 @@ void RunLog::warn_of_refused_graphs() {
 // A model that has run away into numbers without a slope never comes back, and its loss is finite.
 void RunLog::warn_of_no_gradient(int64_t done, const StepResult& result) {
   if (result.grad_norm > 0 || std::exchange(warned_of_no_gradient_, true)) return;
-  warn(
-      fmt::format("step {}: the gradient is 0, so nothing learns; a learning_rate that is far too "
-                  "high does that, or a lora_dropout close to 1",
-                  done));
+  const bool learns = run_.recipe.learning_rate > 0;  // else the rate is not at fault
+  warn(fmt::format("step {}: the gradient is 0, so nothing learns; a {} does that{}", done,
+                   learns ? "learning_rate that is far too high" : "lora_dropout close to 1",
+                   learns ? ", or a lora_dropout close to 1" : ""));
 }
 
 // Counts micro-batches and updates of this process; no fields where nothing is recorded.

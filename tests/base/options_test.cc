@@ -115,6 +115,8 @@ TEST(Options, RefusalsNameKeyValueExpectationAndOrigin) {
   EXPECT_EQ(refusal("schedule", "cosin"),
             "run.yaml:3: schedule is \"cosin\", expected one of constant, linear, cosine | "
             "did you mean cosine?");
+  EXPECT_EQ(refusal("schedule", "Cosine"),
+            "run.yaml:3: schedule is \"Cosine\", and capitals count | did you mean cosine?");
   for (const char* bad : {"0", "4097", "1.5", "", "9223372036854775808", " 4"})
     refusal("rank", bad);
   for (const char* bad : {"nan", "inf", "1e999", "x"}) refusal("alpha", bad);

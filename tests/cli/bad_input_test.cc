@@ -125,6 +125,8 @@ TEST_F(SlowBadInput, NoGradient) {
   const size_t first = outcome.out.find(warning);
   ASSERT_NE(first, std::string::npos) << outcome.out;
   EXPECT_EQ(outcome.out.find(warning, first + 1), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("warning: learning_rate is 1e+06, "), std::string::npos)
+      << outcome.out;
   // Nor has an adapter one whose inputs are all left out.
   const Outcome dropped =
       run(tiny_.train("dropped",
@@ -135,6 +137,16 @@ TEST_F(SlowBadInput, NoGradient) {
                                        "lora_dropout close to 1"),
             std::string::npos)
       << dropped.out;
+  EXPECT_EQ(dropped.out.find("warning: learning_rate"), std::string::npos) << dropped.out;
+  const Outcome still =
+      run(tiny_.train("still",
+                      "method=lora lora_dropout=0.999999 lora_target=q_proj max_steps=1 "
+                      "report_samples=0 learning_rate=0") +
+          " 2>&1");
+  EXPECT_NE(still.out.find("warning: learning_rate is 0: nothing learns\n"), std::string::npos)
+      << still.out;
+  EXPECT_NE(still.out.find(warning + "; a lora_dropout close to 1 does that\n"), std::string::npos)
+      << still.out;
 }
 
 TEST_F(SlowBadInput, NotFinite) {

@@ -96,6 +96,19 @@ TEST_F(SlowConversion, ValuesThatScalesOfF16LoseAreRefused) {
   }
 }
 
+TEST_F(SlowConversion, ValuesThatF16CannotHoldAreRefused) {
+  const std::string name = "model.layers.1.mlp.down_proj.weight";
+  set_largest(path("base"), name, 7e4f);
+  for (const auto& [storage, holder] :
+       {std::pair("q8_0", "f16, in which other programs decode q8_0,"), std::pair("f16", "f16")}) {
+    expect_refusal(
+        fmt::format("export model={} storage={} output={}", path("base"), storage, path("m.gguf")),
+        5,
+        {fmt::format("{} has a value of 7e+04, more than {} can hold", name, holder),
+         "storage=bf16 and storage=f32 can"});
+  }
+}
+
 // Embedding and head as well as the blocks' matrices.
 TEST_F(SlowConversion, EveryMatrixThatBecomesF32IsCounted) {
   answer(fmt::format("export model={} output={} storage=q8_0", path("base"), path("q.gguf")));

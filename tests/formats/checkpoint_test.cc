@@ -168,6 +168,25 @@ TEST_F(Checkpoint, OnlyOwnOnesCountAndAreRemoved) {
   EXPECT_TRUE(list_checkpoints(others[1]).empty());
 }
 
+TEST_F(Checkpoint, TakenForAResultSaysWhereThatIs) {
+  const fs::path checkpoint = put("run/checkpoint-2/checkpoint.json", "{}").parent_path();
+  const std::string to_write = "; to write that of a checkpoint, train with the same recipe";
+  const auto begins = [](const std::string& hint, const std::string& with) {
+    EXPECT_TRUE(hint.starts_with(with)) << hint;
+  };
+  const std::string later = "the result is written when the run ends" + to_write;
+  begins(hint_without_result(checkpoint), later);
+  begins(hint_without_result(directory_ / "run"), later);
+  const std::string result =
+      "the result of its run is in " + (directory_ / "run").string() + "/" + to_write;
+  for (const char* name : {"adapter_config.json", "config.json"}) {
+    const fs::path file = put(std::string("run/") + name, "{}");
+    begins(hint_without_result(checkpoint), result);
+    begins(hint_without_result(checkpoint / ""), result);
+    fs::remove(file);
+  }
+}
+
 // A link to itself: nobody can say what is there, root included.
 TEST_F(Checkpoint, WhatCannotBeLookedAtIsNotPassedOver) {
   put("run/checkpoint-2/checkpoint.json", "{}");

@@ -330,6 +330,9 @@ TEST(HfConfig, NamesWhatItDoesNotSupport) {
   EXPECT_TRUE(mentions(refused("layer_types", {"full_attention", "sliding_attention"}),
                        "layer_types with sliding_attention at 1"));
   EXPECT_TRUE(mentions(refused("hidden_act", "gelu"), "hidden_act gelu"));
+  json swish = version4();
+  swish["hidden_act"] = "swish";  // as transformers takes it, too
+  EXPECT_EQ(parse(swish).hidden_size, 2048);
   EXPECT_TRUE(mentions(refused("attention_bias", true), "attention_bias"));
   EXPECT_TRUE(mentions(refused("mlp_bias", true), "mlp_bias"));
   EXPECT_TRUE(mentions(refused("attention_dropout", 0.1), "attention_dropout"));

@@ -93,6 +93,12 @@ TEST(ForeignOptions, NamesThatResembleOthersAreExplained) {
                                    std::pair("lora_init=pissa_niter_4", "lora_init=pissa"),
                                    std::pair("lora_init=pissa_niter_16", "lora_init=pissa"),
                                    std::pair("config", "jackscrew train FILE.yaml"),
+                                   std::pair("strict", "leave it out"),
+                                   std::pair("eval_max_new_tokens", "report_samples="),
+                                   std::pair("dataset_prepared_path", "output_dir/tokens"),
+                                   std::pair("save_safetensors", "always"),
+                                   std::pair("save_first_step", "save_steps="),
+                                   std::pair("unfrozen_parameters", "method=rotary"),
                                    std::pair("<<", "merge key")}) {
     const char* const explanation = options.explanation(name);
     ASSERT_NE(explanation, nullptr) << name;

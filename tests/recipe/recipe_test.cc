@@ -141,6 +141,15 @@ TEST(Recipe, ASplitNeedsItsStages) {
   EXPECT_EQ(read({"stage_split=1,3", "pipeline_stages=2"}).stage_split.size(), 2u);
 }
 
+TEST(Recipe, RatesThatNobodyMeansAreDoubted) {
+  const std::string usual = ", and usual ones are 1e-2 at most";
+  EXPECT_EQ(doubt_of_rate(2e4), "learning_rate is 2e+04" + usual + ": was 2e-4 meant?");
+  EXPECT_EQ(doubt_of_rate(1500), "learning_rate is 1.5e+03" + usual + ": was 1.5e-3 meant?");
+  EXPECT_EQ(doubt_of_rate(1), "learning_rate is 1" + usual);
+  EXPECT_EQ(doubt_of_rate(0), "learning_rate is 0: nothing learns");
+  for (const double rate : {1e-9, 1e-2, 0.3, 1e20}) EXPECT_EQ(doubt_of_rate(rate), "") << rate;
+}
+
 TEST(Recipe, WeightDecayIsOfMatricesUnlessToldOtherwise) {
   const Recipe usual = read({"weight_decay=0.1"});
   EXPECT_EQ(usual.weight_decay.matrices, 0.1);
@@ -221,6 +230,32 @@ TEST_F(RecipeFileTest, AnotherMethodTakesThePlaceOfTheFiles) {
   EXPECT_EQ(read({chosen, "method=qlora"}).options.integer("rank"), 32);
   // A file without a method says what holds for any.
   EXPECT_EQ(read({write("lr: 1e-3\n"), "method=full"}).learning_rate, 1e-3);
+}
+
+TEST_F(RecipeFileTest, WhatIsHeldOutOnTheCommandLineTakesThePlaceOfTheFiles) {
+  const std::string share = write("val_size: 0.05\n");
+  const Recipe files = read({share, "eval_data=held.jsonl"});
+  EXPECT_EQ(files.eval_data, std::vector<std::string>{"held.jsonl"});
+  EXPECT_EQ(files.val_size, 0);
+  EXPECT_EQ(read({share, "eval_data="}).val_size, 0.05);
+  const std::string held = write("eval_data: held.jsonl\n");
+  const Recipe split = read({held, "val_size=0.1"});
+  EXPECT_TRUE(split.eval_data.empty());
+  EXPECT_EQ(split.val_size, 0.1);
+  EXPECT_EQ(read({held, "val_size=0"}).eval_data.size(), 1u);
+  const std::string both = write("eval_data: held.jsonl\nval_size: 0.05\n");
+  EXPECT_EQ(read({both, "val_size=0.1"}).val_size, 0.1);
+  const char* const refusal =
+      "both eval_data and val_size are set | "
+      "val_size=0 leaves data whole; eval_data names the held-out files";
+  EXPECT_EQ(usage_error([&] { read({both}); }), refusal);
+  EXPECT_EQ(usage_error([&] { read({"eval_data=x", "val_size=0.1"}); }), refusal);
+  // A command that passes val_size over leaves the file's eval_data as it is.
+  const auto reads = [](const OptionSet&, const OptionValue& option) {
+    return option.spec.name != std::string_view("val_size");
+  };
+  const std::vector<std::string> arguments = {write("eval_data: held.jsonl\n"), "val_size=0.1"};
+  EXPECT_EQ(read_recipe(arguments, kMethods, reads).eval_data.size(), 1u);
 }
 
 TEST_F(RecipeFileTest, CommandLineWinsOverFileInOrder) {

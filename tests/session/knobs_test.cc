@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "session/advice.h"
+#include "tests/cli/run_program.h"
+#include "tests/formats/gguf_builder.h"
 #include "tests/support/golden.h"
 
 namespace jackscrew {
@@ -63,6 +65,30 @@ TEST(Knobs, DivideMicroBatchesEvenly) {
   EXPECT_EQ(pieces(18), (Settings{"micro_batch_size=9 gradient_accumulation_steps=4",
                                   "micro_batch_size=3 gradient_accumulation_steps=12",
                                   "micro_batch_size=1 gradient_accumulation_steps=36"}));
+}
+
+// So that nobody takes what that saves for the saving of a first rounding.
+TEST(Knobs, SayThatWeightsOfAFileWouldBeRoundedAgain) {
+  const TemporaryDirectory directory("jackscrew_knobs");
+  const auto remark = [&](uint32_t type, size_t bytes, const std::string& more) {
+    GgufBuilder out = gguf_llama_shape(32, 64, 2);
+    out.tensor("token_embd.weight", 0, {32, 9}, std::string(32 * 9 * 4, '\1'));
+    out.tensor("blk.0.ffn_up.weight", type, {32, 64}, std::string(bytes, '\1'));
+    const std::string path = directory.file("m.gguf", out.build());
+    const ModelFiles files = open_model(path);
+    const Recipe recipe = make_recipe(settings_of("tokenizer=bytes method=lora " + more));
+    for (const Knob& knob : knobs_of(recipe, files)) {
+      for (const Position& position : knob.positions) {
+        if (position.settings == "storage=nf4") return position.remark;
+      }
+    }
+    return std::string("none");
+  };
+  constexpr uint32_t kF16 = 1, kQ4_1 = 3;
+  const std::string once = "the blocks' weights in 4 bits";
+  EXPECT_EQ(remark(kF16, 32 * 64 * 2, ""), once);
+  EXPECT_EQ(remark(kQ4_1, 64 * 20, ""), once + " (rounded a second time)");
+  EXPECT_EQ(remark(kQ4_1, 64 * 20, "init=random"), once);
 }
 
 // `plan` lists halves and quarters of sequences; where none of them fits, shorter ones still may.

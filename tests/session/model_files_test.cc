@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "formats/hf_config.h"
 #include "formats/peft.h"
 #include "formats/safetensors.h"
 #include "tests/cli/run_program.h"
@@ -136,6 +139,61 @@ TEST(OpenModel, AHeadOfExllamaIsNotTheEmbedding) {
   EXPECT_FALSE(is_tied("exl2"));
   EXPECT_FALSE(is_tied("exl3_4_mcg"));
   EXPECT_TRUE(is_tied("int"));
+}
+
+// A tied golden model whose tensors have other names.
+class RenamedModel {
+ public:
+  template <class Rename>
+  explicit RenamedModel(const Rename& rename) {
+    fs::copy(golden_ / "config.json", directory_.path());
+    const SafetensorsFile file(golden_ / "model.safetensors");
+    std::vector<SafetensorsSpec> specs;
+    for (const SafetensorsEntry& entry : file.entries()) {
+      specs.push_back({rename(entry.name), entry.dtype, entry.shape});
+    }
+    SafetensorsWriter writer(directory_.path() / "model.safetensors", specs);
+    for (const SafetensorsEntry& entry : file.entries()) {
+      writer.write(rename(entry.name), entry.bytes);
+    }
+    writer.close();
+  }
+  std::string path() const { return directory_.path().string(); }
+  const fs::path& golden() const { return golden_; }
+
+ private:
+  const TemporaryDirectory directory_{"jackscrew_renamed_model"};
+  const fs::path golden_ = fs::path(kTestData) / "golden/gqa_tied";
+};
+
+// Either name is that of both, as in transformers.
+TEST(OpenModel, TakesTheHeadOfATiedModelAsItsEmbedding) {
+  const std::string embedding = "model.embed_tokens.weight";
+  const RenamedModel model([&](const std::string& name) {
+    return name == embedding ? std::string("lm_head.weight") : name;
+  });
+  const ModelFiles files = open_model(model.path());
+  const ModelFiles golden = open_model(model.golden().string());
+  const StoredTensor* taken = files.source->find(embedding);
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->name, embedding);
+  EXPECT_TRUE(std::ranges::equal(taken->bytes, golden.source->find(embedding)->bytes));
+  EXPECT_EQ(files.source->find("lm_head.weight"), nullptr);
+  EXPECT_NO_THROW(files.source->release(*taken));
+  // Of an untied model the embedding is lost.
+  const fs::path config = fs::path(model.path()) / "config.json";
+  write_text_atomic(config, set_untied(read_text(config)));
+  EXPECT_EQ(open_model(model.path()).source->find(embedding), nullptr);
+}
+
+TEST(OpenModel, NamesWhatLeavesModelOutOfNames) {
+  const RenamedModel model([](const std::string& name) { return name.substr(6); });
+  const ModelFiles files = open_model(model.path());
+  const WeightSpec weight{.name = "model.norm.weight"};
+  EXPECT_EQ(
+      hint_of(error_of(ErrorKind::model, [&] { checked_tensor(files, *files.source, weight); })),
+      "AutoModel's save_pretrained() leaves `model.` out of all names, and the head: save "
+      "the model by AutoModelForCausalLM");
 }
 
 // Trainers write the model's configuration beside an adapter, too.

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/process_memory.h"
 #include "base/signals.h"
 #include "kernels/cpu/dot.h"
 #include "kernels/cpu/matmul_description.h"
@@ -55,13 +56,17 @@ constexpr int64_t kGrain = 32;
 // beside it.
 constexpr size_t kAddressSpace = size_t{16} << 20;
 
-// oneDNN 2.6 does not see that it was given no memory for its code, and writes to address 0.
+// oneDNN 2.6 does not see that it was given no memory for its code, and writes to address 0. Only
+// what may be written to counts for `ulimit -d`.
 void require_address_space() {
-  void* const room =
-      ::mmap(nullptr, kAddressSpace, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const room = ::mmap(nullptr, kAddressSpace, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) {
-    throw Error(ErrorKind::does_not_fit, "no address space is left for the code of a product",
-                "raise the limit of `ulimit -v`, or use a smaller model, batch or sequence_len");
+    const auto limit = address_limit();
+    throw Error(
+        ErrorKind::does_not_fit, "no address space is left for the code of a product",
+        fmt::format("raise the limit of `{}`, or use a smaller model, batch or sequence_len",
+                    limit ? limit->command : "ulimit -v"));
   }
   ::munmap(room, kAddressSpace);
 }

@@ -177,23 +177,6 @@ TEST(CommandOptions, CommandsWarnOfThoseThatOthersLeaveWithoutEffect) {
   EXPECT_NE(run("help data").out.find("\n  micro_batch_size "), std::string::npos);
 }
 
-TEST(CommandOptions, FilesHaveTheStorageThatWasSetForThem) {
-  const TinyRun tiny("storage_of_files");
-  const std::string model = tiny.path("base").string();
-  tiny.must_train("base", "method=full max_steps=1 report_samples=0");
-  tiny.must_train("adapter",
-                  "model=" + model + " init=pretrained method=lora max_steps=1 report_samples=0");
-  const std::string merge =
-      fmt::format("merge model={} adapter={} method=qlora ", model, tiny.path("adapter").string());
-  const auto written = [&](const std::string& settings) {
-    return nlohmann::json::parse(run(merge + "json=true " + settings).out)["storage"].dump();
-  };
-  const std::string directory = "output_dir=" + tiny.path("out").string();
-  EXPECT_EQ(written(directory).find("nf4"), std::string::npos);
-  EXPECT_NE(written(directory + " overwrite=true storage=nf4").find("nf4"), std::string::npos);
-  EXPECT_EQ(run(merge + "output=" + tiny.path("out.gguf").string()).exit_code, 0);
-}
-
 TEST(CommandOptions, ARecipeMayBeForSeveralCommands) {
   const TemporaryDirectory directory("jackscrew_shared");
   const std::string recipe = directory.file("run.yaml", "method: lora\nstride: 8\nprompt: a\n");

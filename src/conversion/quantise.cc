@@ -240,7 +240,7 @@ QuantisationReport write_quantised(const QuantiseJob& job, const CalibrationText
   const BlockWork work{how, files, rounder, checkpoint, job.style};
   if (rounder.measures()) {
     report.memory = measure_blocks(work, part_of(text, measured_sequences(text.size(), job.plan)));
-    rounder.choose(checkpoint.progress().costs);
+    rounder.choose(checkpoint.progress().costs, job.style.check);
     set_bits(report, rounder);
   }
   const int64_t memory = round_blocks(work, text, rounded_head(files.config, job.plan));

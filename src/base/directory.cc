@@ -1,23 +1,23 @@
 #include "base/directory.h"
 
-#include "base/error.h"
-
 namespace jackscrew {
 
 namespace {
 
-[[noreturn]] void fail_to(const char* action, const fs::path& path, const std::error_code& error) {
-  throw Error(ErrorKind::generic,
-              fmt::format("cannot {} {}: {}", action, path.string(), error.message()),
+[[noreturn]] void fail_to_list(const fs::path& path, const std::error_code& error) {
+  throw Error(ErrorKind::generic, fmt::format("cannot list {}: {}", path.string(), error.message()),
               kSeeThatItCanBeRead);
 }
 
 }  // namespace
 
-bool is_there(const fs::path& path) {
+bool is_there(const fs::path& path, ErrorKind kind) {
   std::error_code error;
   const bool there = fs::exists(path, error);
-  if (error) fail_to("look at", path, error);
+  if (error) {
+    throw Unreadable(kind, fmt::format("cannot look at {}: {}", path.string(), error.message()),
+                     kSeeThatItCanBeRead);
+  }
   return there;
 }
 
@@ -33,7 +33,7 @@ std::vector<fs::directory_entry> entries_of(const fs::path& directory) {
   std::error_code error;
   std::vector<fs::directory_entry> entries = entries_of(directory, error);
   if (error && error != std::errc::no_such_file_or_directory) {
-    fail_to("list", directory, error);
+    fail_to_list(directory, error);
   }
   return entries;
 }
@@ -43,7 +43,7 @@ std::vector<fs::directory_entry> entries_if_directory(const fs::path& path) {
   std::vector<fs::directory_entry> entries = entries_of(path, error);
   const bool is_none =
       error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
-  if (error && !is_none) fail_to("list", path, error);
+  if (error && !is_none) fail_to_list(path, error);
   return entries;
 }
 

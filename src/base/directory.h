@@ -1,17 +1,19 @@
 // What a directory holds, and how it is removed. What the system refuses is an Error(generic) that
-// names the path, as of a FileWriter.
+// names the path, as of a FileWriter, unless a caller gives another kind.
 #pragma once
 
 #include <cstdint>
 #include <system_error>
 #include <vector>
 
+#include "base/error.h"
 #include "base/file.h"
 
 namespace jackscrew {
 
-// Whether something is at a path. Where the system cannot say, it may be there: an Error, too.
-bool is_there(const fs::path& path);
+// Whether something is at a path. Where the system cannot say, it may be there: Unreadable of the
+// kind that what is read from there has.
+bool is_there(const fs::path& path, ErrorKind kind = ErrorKind::generic);
 
 // The entries of a directory; none where nothing is there.
 std::vector<fs::directory_entry> entries_of(const fs::path& directory);

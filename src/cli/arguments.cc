@@ -22,6 +22,7 @@
 #include "data/data_files.h"
 #include "recipe/recipe_file.h"
 #include "recipe/recipe_text.h"
+#include "recipe/run_options.h"
 #include "session/adapter.h"
 #include "train/output_dir.h"
 
@@ -225,9 +226,19 @@ std::vector<std::string> options_of_texts(const OptionSet& options) {
 
 Recipe with_storage_of_files(Recipe recipe) {
   OptionSet& options = recipe.options;
+  if (!is_storage_of_files(options)) {
+    if (options.asks_for("storage")) {
+      warn(
+          fmt::format("{}: storage={} is of the run's memory; files take theirs from the command "
+                      "line",
+                      options.origin("storage"), recipe.storage));
+    }
+    options.forget("storage");
+    recipe.storage = "keep";
+  }
   if (recipe.format == "bnb") {
     const std::string origin = options.origin("format");
-    // A run's recipe has storage=keep where nobody asked for it.
+    // A recipe of all options has storage=keep where nobody asked for it.
     if (options.asks_for("storage") && recipe.storage != "nf4") {
       throw Error(ErrorKind::usage,
                   fmt::format("{}: format=bnb has storage=nf4, but {} says storage={}", origin,
@@ -239,7 +250,6 @@ Recipe with_storage_of_files(Recipe recipe) {
     recipe.format = "hf";
     recipe.storage = "nf4";
   }
-  if (!options.was_set("storage")) recipe.storage = "keep";
   return recipe;
 }
 

@@ -53,9 +53,10 @@ void check_output_file(const Recipe& recipe);
 // The names of the options that say how texts are read.
 std::vector<std::string> options_of_texts(const OptionSet& options);
 
-// The recipe of a command that writes a model. Its `storage` is of the files, so it counts only if
-// it was set: what a method implies is of a run's memory. format=bnb becomes format=hf storage=nf4.
-// Throws Error(usage) for format=bnb with another storage.
+// The recipe of a command that writes a model. Its `storage` is of the files: one of a run's
+// memory, set in the run's recipe (with a warning) or implied by its method, becomes `keep`.
+// format=bnb becomes format=hf storage=nf4. Throws Error(usage) for format=bnb with another
+// storage.
 Recipe with_storage_of_files(Recipe recipe);
 
 // Throws Error(usage) when the model is only a shape and the recipe does not ask for random

@@ -122,7 +122,7 @@ int convert_adapter(const Recipe& recipe) {
 int merge(const Recipe& recipe) {
   // An adapter that is given as the model: opening it says so.
   const bool has_model = !recipe.model.empty() && recipe.adapters.empty();
-  if (has_model && is_there(fs::path(recipe.model) / kAdapterConfig)) {
+  if (has_model && is_there(fs::path(recipe.model) / kAdapterConfig, ErrorKind::model)) {
     open_model(recipe.model);
   }
   recipe.options.require("adapter", "merge");

@@ -406,6 +406,20 @@ struct Action {
 };
 constexpr Action kActions[] = {{"preview", preview}, {"stats", stats}, {"tokenize", tokenize}};
 
+// Warns of options of what a run does after the part of it that is shown.
+void warn_of_later(const Recipe& recipe, const std::string& action, bool has_tokenizer) {
+  const std::string command = "data " + action;
+  if (action == "stats") return;
+  warn_of_unused(recipe, command,
+                 {"packing", "micro_batch_size", "gradient_accumulation_steps", "seed"});
+  std::vector<std::string> of_examples = {"sequence_len", "excess_length_strategy",
+                                          "prompt_tokens"};
+  if (action == "tokenize") warn_of_unused(recipe, command, of_examples);
+  if (has_tokenizer) return;
+  for (const char* name : {"chat_template", "chat_date", "threads"}) of_examples.emplace_back(name);
+  warn_of_unused(recipe, command, of_examples, " without a tokenizer");
+}
+
 int look_at_data(const Recipe& recipe) {
   const std::string wanted = recipe.operands.empty() ? std::string() : recipe.operands[0];
   const auto* action = std::find_if(std::begin(kActions), std::end(kActions),
@@ -426,6 +440,7 @@ int look_at_data(const Recipe& recipe) {
     throw Error(ErrorKind::usage, fmt::format("data {} needs a tokenizer", wanted),
                 "give model=MODEL, or tokenizer=DIR; data preview shows records without one");
   }
+  warn_of_later(recipe, wanted, has_tokenizer);
   const auto warn_of_files = [](const std::vector<DataPlace>& places) {
     for (const DataPlace& place : places) {
       for (const std::string& line : place.left_out_warnings(DataPart::train)) warn(line);

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/directory.h"
 #include "base/error.h"
 #include "base/shared_names.h"
 #include "base/text.h"
@@ -189,7 +190,7 @@ int inspect(const Recipe& recipe) {
   }
   if (!recipe.operands.empty()) warn_of_unused(recipe, "inspect", {"model"}, " beside a path");
   ordered_json json;
-  if (fs::exists(fs::path(path) / kAdapterConfig)) {
+  if (is_there(fs::path(path) / kAdapterConfig, ErrorKind::model)) {
     json = adapter_json(path, read_peft_adapter(path));
   } else {
     const ModelFiles files = open_model(path);

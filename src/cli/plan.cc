@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "base/console.h"
@@ -211,11 +212,17 @@ JsonObject ranks_plan_json(const Recipe& recipe, const ModelFiles& files, const 
   return json.add_json("ranks", ranks_json(plan));
 }
 
-// Prints the recipe to stdout, ready to be saved, and what it needs to stderr.
-void print_fit(const Recipe& recipe, const std::string& needs, const std::string& settings) {
+// Prints the recipe to stdout, ready to be saved, and what it needs to stderr; or plan() as JSON.
+int print_fit(const Recipe& recipe, const std::string& needs, const std::string& settings,
+              const std::function<JsonObject()>& plan) {
+  if (recipe.json) {
+    fmt::print("{}\n", plan().add("settings", settings_json(settings)).text());
+    return 0;
+  }
   write_stderr(fmt::format("fits: needs {}, with {}\n", needs,
                            settings.empty() ? "the recipe as it is" : settings));
   fmt::print("{}", recipe.to_yaml());
+  return 0;
 }
 
 int show_ranks_fit(const Recipe& recipe, const ModelFiles& files) {
@@ -225,22 +232,16 @@ int show_ranks_fit(const Recipe& recipe, const ModelFiles& files) {
     if (recipe.options.asks_for("pipeline_stages")) plan_ranks(recipe, files, recipe.ranks);
     refuse_fit();
   }
-  if (recipe.json) {
-    JsonObject json = ranks_plan_json(fit->recipe, files, fit->plan);
-    fmt::print("{}\n", json.add("settings", settings_json(fit->settings)).text());
-    return 0;
-  }
   int64_t device = 0;
   int64_t host = 0;
   for (const SessionPlan& rank : fit->plan.ranks) {
     device = std::max(device, rank.ledger.peak);
     host = std::max(host, rank.host.peak);
   }
-  print_fit(fit->recipe,
-            fmt::format("{} on the device of a rank and {} on its host at most",
-                        human_bytes(device), human_bytes(host)),
-            fit->settings);
-  return 0;
+  return print_fit(fit->recipe,
+                   fmt::format("{} on the device of a rank and {} on its host at most",
+                               human_bytes(device), human_bytes(host)),
+                   fit->settings, [&] { return ranks_plan_json(fit->recipe, files, fit->plan); });
 }
 
 int show_fit(const Recipe& recipe, const ModelFiles& files) {
@@ -249,17 +250,12 @@ int show_fit(const Recipe& recipe, const ModelFiles& files) {
     const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
     refuse_fit(fitting_settings(recipe, files, plan));
   }
-  if (recipe.json) {
-    const DiskPlan disk = disk_of(fit->recipe, files);
-    JsonObject json = plan_json(fit->recipe, fit->plan, disk);
-    fmt::print("{}\n", json.add("settings", settings_json(fit->settings)).text());
-    return 0;
-  }
-  print_fit(fit->recipe,
-            fmt::format("{} on the device and {} on the host", human_bytes(fit->plan.ledger.peak),
-                        human_bytes(fit->plan.host.peak)),
-            fit->settings);
-  return 0;
+  return print_fit(
+      fit->recipe,
+      fmt::format("{} on the device and {} on the host", human_bytes(fit->plan.ledger.peak),
+                  human_bytes(fit->plan.host.peak)),
+      fit->settings,
+      [&] { return plan_json(fit->recipe, fit->plan, disk_of(fit->recipe, files)); });
 }
 
 // Prints how long the rank that sends the most is busy sending on common networks.

@@ -335,10 +335,13 @@ int quantise(const Recipe& given, const std::string& command) {
   const Recipe lengths = reading(size.sequence_len);
   Quantiser quantiser = make_quantiser(recipe, model, output.format(), size);
   if (rate_fits_a_run(recipe.options) && given.storage != recipe.storage) {
-    warn(
-        fmt::format("method={} implies storage={}, but the run that is planned keeps the written "
-                    "codes: train with storage=keep, the default of method=lora",
-                    recipe.options.text("method"), given.storage));
+    const bool was_set = given.options.was_set("storage");
+    warn(fmt::format(
+        "{} storage={}, but the run that is planned keeps the written codes: train with "
+        "storage=keep, the default of method=lora",
+        was_set ? given.options.origin("storage") + " has"
+                : fmt::format("method={} implies", recipe.options.text("method")),
+        given.storage));
   }
   const QuantisationPlan plan(files.config, *quantiser.rounder, *quantiser.files);
   const QuantiseJob job{recipe, model, *quantiser.rounder, *quantiser.files, plan, style};

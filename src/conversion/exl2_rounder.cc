@@ -82,8 +82,9 @@ class Exl2Rounder : public LayoutRounder {
     return booked_f32(weight.rows, weight.cols) + round_bytes(weight);
   }
 
-  void choose(const std::map<std::string, std::vector<double>>& costs) override {
-    rates_.choose(costs);
+  void choose(const std::map<std::string, std::vector<double>>& costs,
+              const std::function<void()>& check) override {
+    rates_.choose(costs, check);
   }
 
  private:

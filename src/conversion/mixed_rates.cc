@@ -106,7 +106,8 @@ QuantisationSettings MixedRates::settings() const {
   return settings;
 }
 
-void MixedRates::choose(const std::map<std::string, std::vector<double>>& costs) {
+void MixedRates::choose(const std::map<std::string, std::vector<double>>& costs,
+                        const std::function<void()>& check) {
   for (size_t group = 0; group < groups_.size(); ++group) {
     std::vector<Matrix>& matrices = groups_[group].matrices;
     std::vector<std::vector<RateOption>> items;
@@ -119,7 +120,7 @@ void MixedRates::choose(const std::map<std::string, std::vector<double>>& costs)
             {counted(matrix.ways[i]), has_choice ? costs.at(matrix.name).at(i) : 0.0});
       }
     }
-    const auto choice = cheapest_choice(items, limit_bytes(group));
+    const auto choice = cheapest_choice(items, limit_bytes(group), check);
     for (size_t i = 0; i < matrices.size(); ++i) matrices[i].chosen = choice->options[i];
   }
 }

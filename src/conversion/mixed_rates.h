@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -50,8 +51,9 @@ class MixedRates {
   // The limit, for Rounder::settings().
   QuantisationSettings settings() const;
   // Takes the ways with the least total cost, given those of each matrix that has several
-  // (Rounder::measure).
-  void choose(const std::map<std::string, std::vector<double>>& costs);
+  // (Rounder::measure). `check` is cheapest_choice()'s.
+  void choose(const std::map<std::string, std::vector<double>>& costs,
+              const std::function<void()>& check);
 
  private:
   struct Matrix {

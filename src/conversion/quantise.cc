@@ -218,7 +218,7 @@ int64_t quantising_memory(const QuantiseJob& job, const CalibrationSize& text) {
 }
 
 QuantisationReport write_quantised(const QuantiseJob& job, const CalibrationText& text,
-                                   QuantisationCheckpoint& checkpoint, ModelOutput& output) {
+                                   QuantisationCheckpoint& checkpoint, ModelOutput& output) try {
   const ModelFiles& files = job.model.result();
   Rounder& rounder = job.rounder;
   QuantisationReport report = job.plan.report();
@@ -240,7 +240,7 @@ QuantisationReport write_quantised(const QuantiseJob& job, const CalibrationText
   const BlockWork work{how, files, rounder, checkpoint, job.style};
   if (rounder.measures()) {
     report.memory = measure_blocks(work, part_of(text, measured_sequences(text.size(), job.plan)));
-    rounder.choose(checkpoint.progress().costs);
+    rounder.choose(checkpoint.progress().costs, job.style.check);
     set_bits(report, rounder);
   }
   const int64_t memory = round_blocks(work, text, rounded_head(files.config, job.plan));
@@ -259,6 +259,12 @@ QuantisationReport write_quantised(const QuantiseJob& job, const CalibrationText
   job.written.write(output.path(), text.size(), rounded, job.style);
   report.bytes = output.written_bytes();
   return report;
+} catch (const Error& error) {
+  const bool is_refusal = error.kind() == ErrorKind::non_finite ||
+                          (error.kind() == ErrorKind::model && !is_unreadable(error));
+  // It would be refused again, and what is kept would be in the way of another format.
+  if (is_refusal) checkpoint.remove();
+  throw;
 }
 
 }  // namespace jackscrew

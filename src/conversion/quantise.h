@@ -98,7 +98,8 @@ int64_t quantising_memory(const QuantiseJob& job, const CalibrationSize& text);
 // checkpoint. One block's weights are in memory at a time. A layer reads the calibration text as
 // the quantised layers before it transform it. A rounder that measures does so first, on a part of
 // the text and over the unquantised model. The result does not depend on the number of threads, nor
-// on the block from which the checkpoint (of the same settings) continues.
+// on the block from which the checkpoint (of the same settings) continues. Where the model is
+// refused, with Error(model) or Error(non_finite), the checkpoint is removed.
 QuantisationReport write_quantised(const QuantiseJob& job, const CalibrationText& text,
                                    QuantisationCheckpoint& checkpoint, ModelOutput& output);
 

@@ -104,10 +104,7 @@ void round_matrix(MatrixVisits& visits, const BlockWork& work, const Weight& wei
     const double off = output_error(matrix.ops, w, h, product.view());
     matrix.ops.copy(w, matrix.w);
     const double error = matrix.energy > 0.0 ? off / matrix.energy : 0.0;
-    if (may_vanish(largest) && error > kVanished) {
-      work.checkpoint.remove();  // nothing is kept of what is refused
-      fail_below_f16(spec, largest);
-    }
+    if (may_vanish(largest) && error > kVanished) fail_below_f16(spec, largest);
     progress.errors[spec.name] = error;
   });
 }

@@ -42,10 +42,10 @@ class CheapestChoice {
     }
   }
 
-  std::optional<RateChoice> find() {
+  std::optional<RateChoice> find(const std::function<void()>& check) {
     if (least_remaining_size_[0] > limit_) return std::nullopt;
     bound();
-    return search();
+    return search(check);
   }
 
  private:
@@ -118,9 +118,10 @@ class CheapestChoice {
     int32_t before, useful;
   };
 
-  RateChoice search() const {
+  RateChoice search(const std::function<void()>& check) const {
     std::vector<std::vector<Partial>> levels = {{{0, 0.0, 0.0, -1, 0}}};
     for (size_t i = 0; i < items_.size(); ++i) {
+      if (check) check();
       std::vector<Partial> next;
       for (size_t from = 0; from < levels[i].size(); ++from) {
         const Partial& partial = levels[i][from];
@@ -175,8 +176,9 @@ class CheapestChoice {
 
 }  // namespace
 
-std::optional<RateChoice> cheapest_choice(const Items& items, int64_t limit) {
-  return CheapestChoice(items, limit).find();
+std::optional<RateChoice> cheapest_choice(const Items& items, int64_t limit,
+                                          const std::function<void()>& check) {
+  return CheapestChoice(items, limit).find(check);
 }
 
 }  // namespace jackscrew

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -25,8 +26,10 @@ struct RateChoice {
 // A price on size (a Lagrange multiplier) makes items independent and bounds the cost of any choice
 // from below; a greedy choice bounds it from above. The gap between is small and is searched by
 // dynamic programming over the items: a partial choice is kept unless another is both smaller and
-// cheaper, or it cannot end within the bounds. Every item must have at least one option.
+// cheaper, or it cannot end within the bounds. Every item must have at least one option. `check` is
+// called for each item, as hundreds of large ones take more than a minute: what it throws ends the
+// search.
 std::optional<RateChoice> cheapest_choice(const std::vector<std::vector<RateOption>>& items,
-                                          int64_t limit);
+                                          int64_t limit, const std::function<void()>& check = {});
 
 }  // namespace jackscrew

@@ -11,6 +11,7 @@
 #include "conversion/planned_source.h"
 #include "learners/learner.h"
 #include "model/weights.h"
+#include "recipe/run_options.h"
 #include "session/place.h"
 #include "session/plan.h"
 #include "session/rank_plan.h"
@@ -105,8 +106,7 @@ std::vector<StageLimit> limits_of(const RanksPlan& plan, const std::vector<int64
 }  // namespace
 
 bool mixes_gguf_types(const OptionSet& options) {
-  // Storage may be a method's, such as qlora's.
-  const bool has_storage = options.was_set("storage") && options.text("storage") != "keep";
+  const bool has_storage = is_storage_of_files(options) && options.text("storage") != "keep";
   return is_gguf_output(options.text("format"), output_of(options)) && !has_storage &&
          (options.was_set("bits") || has_memory_budget(options));
 }

@@ -1,6 +1,7 @@
 // How matrices are rounded and stored in files: one class for each layout that quantize writes.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -65,7 +66,9 @@ class Rounder {
   // The bytes that measure() books.
   virtual int64_t measure_bytes(const WeightSpec& /*weight*/) const { return 0; }
   // Chooses for all matrices at once, from the results of measure(), keyed by the weight's name.
-  virtual void choose(const std::map<std::string, std::vector<double>>& /*costs*/) {}
+  // Calls check(), if there is one, as it goes on: what that throws ends it.
+  virtual void choose(const std::map<std::string, std::vector<double>>& /*costs*/,
+                      const std::function<void()>& /*check*/) {}
 };
 
 // Rounds to a layout of quantised files, which says what it is in a quantization_config.

@@ -142,8 +142,9 @@ class ChosenFormats : public FormatRounder {
     }
     return booked_f32(weight.rows, weight.cols) + most;
   }
-  void choose(const std::map<std::string, std::vector<double>>& costs) override {
-    rates_.choose(costs);
+  void choose(const std::map<std::string, std::vector<double>>& costs,
+              const std::function<void()>& check) override {
+    rates_.choose(costs, check);
   }
 
  private:

@@ -181,13 +181,13 @@ std::string peft_base_model(const fs::path& directory) {
 PeftAdapter read_peft_adapter(const fs::path& directory) {
   const fs::path config = directory / kAdapterConfig;
   const fs::path weights = directory / kPeftWeightsFile;
-  if (!is_there(directory)) {
+  if (!is_there(directory, ErrorKind::model)) {
     throw Error(ErrorKind::model, fmt::format("adapter {} does not exist", directory.string()),
                 "check the path" + from_where(directory));
   }
   if (!fs::is_directory(directory)) refuse_file(directory);
-  if (!is_there(config)) refuse_without_config(directory);
-  if (!is_there(weights)) {
+  if (!is_there(config, ErrorKind::model)) refuse_without_config(directory);
+  if (!is_there(weights, ErrorKind::model)) {
     throw Error(ErrorKind::model, fmt::format("{} has no {}", directory.string(), kPeftWeightsFile),
                 "save the adapter again with safe_serialization=True");
   }

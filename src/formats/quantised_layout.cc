@@ -61,17 +61,17 @@ std::string quantization_method(const JsonFields& fields) {
 
 QuantizationConfig read_quantization_config(const fs::path& directory) {
   constexpr const char* kMember = "quantization_config";
-  if (const fs::path path = directory / "config.json"; is_there(path)) {
+  if (const fs::path path = directory / "config.json"; is_there(path, ErrorKind::model)) {
     const std::string where = path.string();
     const nlohmann::json root = parse_json(read_text(path), where);
     if (const nlohmann::json* found = JsonFields(root, where).find(kMember)) {
       return take_config(*found, fmt::format("{}: {}", where, kMember));
     }
   }
-  if (const fs::path path = directory / "quantize_config.json"; is_there(path)) {
+  if (const fs::path path = directory / "quantize_config.json"; is_there(path, ErrorKind::model)) {
     return take_config(parse_json(read_text(path), path.string()), path.string());
   }
-  if (const fs::path path = directory / "quant_config.json"; is_there(path)) {
+  if (const fs::path path = directory / "quant_config.json"; is_there(path, ErrorKind::model)) {
     return take_config(read_awq_file(path), path.string(), "awq");
   }
   return {};

@@ -249,10 +249,10 @@ void SafetensorsFile::release(std::span<const uint8_t> bytes) const {
 SafetensorsSource::SafetensorsSource(const fs::path& directory) {
   const fs::path single = directory / "model.safetensors";
   const fs::path index = directory / "model.safetensors.index.json";
-  if (is_there(single)) {
+  if (is_there(single, ErrorKind::model)) {
     files_.push_back(std::make_unique<SafetensorsFile>(single));
     for (const SafetensorsEntry& entry : files_.back()->entries()) add(*files_.back(), entry);
-  } else if (is_there(index)) {
+  } else if (is_there(index, ErrorKind::model)) {
     open_index(directory, index);
   } else {
     open_all(directory);
@@ -296,7 +296,7 @@ void SafetensorsSource::open_index(const fs::path& directory, const fs::path& in
     }
     const SafetensorsFile*& file = opened[shard];
     if (file == nullptr) {
-      if (!is_there(directory / shard)) {
+      if (!is_there(directory / shard, ErrorKind::model)) {
         throw Error(ErrorKind::model, fmt::format("{}: shard {} is missing", where, shard),
                     "download the model again, or the missing file alone");
       }

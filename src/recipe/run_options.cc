@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "quant/format.h"
 #include "recipe/call_options.h"
 #include "recipe/conversion_options.h"
 #include "recipe/data_options.h"
@@ -77,6 +78,23 @@ std::string method_origin(std::string_view method) {
 bool comes_with_method(const OptionValue& option) {
   return std::ranges::any_of(
       presets(), [&](const Preset& preset) { return option.origin == method_origin(preset.name); });
+}
+
+bool is_storage_of_files(const OptionSet& options) {
+  const OptionValue& storage = options.at("storage", "recipe");
+  if (!storage.explicitly_set || storage.origin == kCommandLine) return storage.explicitly_set;
+  const auto is_of_file = [&](const char* name) {
+    const OptionValue& option = options.at(name, "recipe");
+    return option.explicitly_set && option.origin != kCommandLine && !comes_with_method(option);
+  };
+  const auto is_changed_by_file = [&](const char* name) {
+    return options.is_changed(name) && is_of_file(name);
+  };
+  const Format* format = format_named(storage.text);
+  const bool may_be_a_runs = storage.text == "keep" || (format != nullptr && format->can_encode());
+  const bool is_of_a_run = is_of_file("method") || is_of_file("learner");
+  return !may_be_a_runs || !is_of_a_run || is_changed_by_file("format") ||
+         is_changed_by_file("output");
 }
 
 }  // namespace jackscrew

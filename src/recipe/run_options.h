@@ -44,4 +44,9 @@ const Preset* find_preset(std::string_view name);
 std::string method_origin(std::string_view method);
 bool comes_with_method(const OptionValue& option);
 
+// Whether `storage` is of files that are written, which share its name with a run's weights in
+// memory. On the command line it is. In a recipe file that has a method it is the run's, unless
+// no run could have it, or the file says what is written, too (`format`, `output`).
+bool is_storage_of_files(const OptionSet& options);
+
 }  // namespace jackscrew

@@ -114,7 +114,7 @@ void take_tokenizer_of(ModelFiles& files, const fs::path& directory) {
 
 // Giving an adapter's directory as the model is an easy mistake: a run writes such directories.
 void refuse_adapter(const fs::path& directory) {
-  if (!is_there(directory / kAdapterConfig)) return;
+  if (!is_there(directory / kAdapterConfig, ErrorKind::model)) return;
   const std::string base = peft_base_model(directory);
   std::error_code unreachable;
   // As it was named where the adapter was trained.
@@ -175,7 +175,7 @@ enum class Weights { open, leave };
 
 void open_directory(ModelFiles& files, const fs::path& path, Weights weights) {
   const fs::path config = path / "config.json";
-  if (!is_there(config)) {
+  if (!is_there(config, ErrorKind::model)) {
     if (weights == Weights::open || !has_tokenizer(path)) refuse_without_config(path);
   } else {
     read_config(files, config);
@@ -186,7 +186,8 @@ void open_directory(ModelFiles& files, const fs::path& path, Weights weights) {
       if (files.config.tie_word_embeddings) source->take_head_as_embedding();
       files.source = std::move(source);
     }
-    if (const fs::path generation = path / kGenerationConfig; is_there(generation)) {
+    if (const fs::path generation = path / kGenerationConfig;
+        is_there(generation, ErrorKind::model)) {
       files.generation_config = read_text(generation);
       files.end_tokens = parse_end_tokens(*files.generation_config);
     }
@@ -213,7 +214,7 @@ ModelFiles open_model_alone(const std::string& model, Weights weights) {
   if (const auto shape = std::ranges::find(kShapes, model, &ModelShape::name);
       shape != std::end(kShapes)) {
     files.config = shape_config(*shape);
-  } else if (!is_there(path)) {
+  } else if (!is_there(path, ErrorKind::model)) {
     refuse_missing(model);
   } else if (fs::is_directory(path)) {
     open_directory(files, path, weights);

@@ -174,24 +174,18 @@ TEST(CommandOptions, CommandsWarnOfThoseThatOthersLeaveWithoutEffect) {
             said("eval", {"micro_batch_size"}));
   EXPECT_EQ(warnings_of("data stats " + tiny.settings("learning_rate=1 weight_decay=1")),
             said("data", {"learning_rate", "weight_decay"}));
+  const std::string look = tiny.settings("packing=false gradient_accumulation_steps=3 seed=5");
+  const std::vector<std::string> of_steps = {"packing", "micro_batch_size",
+                                             "gradient_accumulation_steps", "seed"};
+  EXPECT_EQ(warnings_of("data stats " + look), "");
+  EXPECT_EQ(warnings_of("data preview " + look), said("data preview", of_steps));
+  EXPECT_EQ(warnings_of("data tokenize excess_length_strategy=drop " + look),
+            said("data tokenize", of_steps) +
+                said("data tokenize", {"sequence_len", "excess_length_strategy"}));
+  EXPECT_EQ(
+      warnings_of("data preview sequence_len=8 threads=1 data=" + tiny.data()),
+      said("data preview", {"sequence_len without a tokenizer", "threads without a tokenizer"}));
   EXPECT_NE(run("help data").out.find("\n  micro_batch_size "), std::string::npos);
-}
-
-TEST(CommandOptions, FilesHaveTheStorageThatWasSetForThem) {
-  const TinyRun tiny("storage_of_files");
-  const std::string model = tiny.path("base").string();
-  tiny.must_train("base", "method=full max_steps=1 report_samples=0");
-  tiny.must_train("adapter",
-                  "model=" + model + " init=pretrained method=lora max_steps=1 report_samples=0");
-  const std::string merge =
-      fmt::format("merge model={} adapter={} method=qlora ", model, tiny.path("adapter").string());
-  const auto written = [&](const std::string& settings) {
-    return nlohmann::json::parse(run(merge + "json=true " + settings).out)["storage"].dump();
-  };
-  const std::string directory = "output_dir=" + tiny.path("out").string();
-  EXPECT_EQ(written(directory).find("nf4"), std::string::npos);
-  EXPECT_NE(written(directory + " overwrite=true storage=nf4").find("nf4"), std::string::npos);
-  EXPECT_EQ(run(merge + "output=" + tiny.path("out.gguf").string()).exit_code, 0);
 }
 
 TEST(CommandOptions, ARecipeMayBeForSeveralCommands) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/error.h"
 #include "cli/help.h"
 #include "recipe/run_options.h"
 #include "tests/cli/expect_refused.h"
@@ -156,11 +157,21 @@ TEST(Program, LinksInACircleAreNoFault) {
   const fs::path link =
       fs::temp_directory_path() / ("jackscrew_circle_" + std::to_string(::getpid()));
   fs::create_symlink(link, link);
-  const Outcome circle = run("inspect " + link.string() + kErrorsOnly);
+  const std::string convert = "export output=" + link.string() + ".gguf model=";
+  for (const std::string& command : {std::string("inspect "), convert}) {
+    expect_refused(run(command + link.string() + kErrorsOnly), 5,
+                   {"cannot look at " + link.string(), kSeeThatItCanBeRead});
+  }
   fs::remove(link);
-  EXPECT_NE(circle.exit_code, 0);
-  EXPECT_NE(circle.out.find(link.string()), std::string::npos) << circle.out;
-  EXPECT_EQ(circle.out.find("bug in"), std::string::npos) << circle.out;
+}
+
+TEST(Program, AModelsNameMayBeTooLong) {
+  const std::string name(300, 'a');  // of 255 bytes that file systems have
+  const fs::path output = fs::temp_directory_path() / "jackscrew_too_long.gguf";
+  const std::string convert = "export output=" + output.string() + " model=";
+  for (const std::string& command : {std::string("inspect "), convert}) {
+    expect_refused(run(command + name + kErrorsOnly), 5, {"cannot look at " + name});
+  }
 }
 
 TEST(Program, ConfigInitGivesAValidRecipe) {

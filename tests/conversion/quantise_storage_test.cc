@@ -1,4 +1,6 @@
 // quantize into GGUF files and NF4 as users call it.
+#include <limits>
+
 #include "tests/conversion/quantise_rig.h"
 #include "tests/conversion/set_largest.h"
 
@@ -289,6 +291,17 @@ TEST_F(SlowQuantiseStorage, RefusesValuesThatScalesOfF16Lose) {
   answer(quantise("kept", "format=bnb"));
   set_largest(path("base"), name, 1e-20f);
   answer(quantise_gguf("zero", "q8_0"));
+}
+
+// Which would be in the way of another format.
+TEST_F(SlowQuantiseStorage, KeepsNothingOfAModelThatIsRefused) {
+  const std::string name = "model.layers.1.mlp.down_proj.weight";
+  set_largest(path("base"), name, std::numeric_limits<float>::quiet_NaN());
+  for (const char* format : {"format=gguf storage=q8_0", "format=bnb"}) {
+    SCOPED_TRACE(format);
+    refused(format, 6, {name + " has values that are not finite"});
+    EXPECT_FALSE(fs::exists(path("refused.unfinished")));
+  }
 }
 
 TEST_F(SlowQuantiseStorage, Refusals) {

@@ -111,6 +111,20 @@ TEST(RateChoice, KeepsToThePriceOfManyItems) {
   }
 }
 
+// Of a large model it takes more than a minute.
+TEST(RateChoice, EndsWhereItsCheckThrows) {
+  const Items items(5, {{1, 2.0}, {2, 1.0}});
+  int left = 3;
+  const auto check = [&] {
+    if (--left == 0) throw Error(ErrorKind::interrupted, "interrupted");
+  };
+  expect_message(ErrorKind::interrupted, "interrupted", [&] { cheapest_choice(items, 8, check); });
+  EXPECT_EQ(left, 0);
+  left = 100;
+  EXPECT_TRUE(cheapest_choice(items, 8, check));
+  EXPECT_EQ(left, 95);
+}
+
 // What is needed and what is left may read alike.
 TEST(RateChoice, SizesThatReadAlikeAreToldApart) {
   MixedRates rates({0, {{1, 102400}}});

@@ -232,17 +232,18 @@ TEST(OpenModel, SaysThatARunHasNotEnded) {
 // As on a disk that fails: whether they are there is not known.
 TEST(OpenModel, NamesWhatCannotBeLookedAt) {
   const TemporaryDirectory directory("jackscrew_model_not_looked_at");
-  const auto refused = [&](const char* name, const auto& open) {
+  const auto refused = [&](const char* name, const auto& open, ErrorKind kind = ErrorKind::model) {
     SCOPED_TRACE(name);
     const fs::path file = directory.path() / name;
     fs::create_symlink(file, file);
-    const std::string error = error_of(ErrorKind::generic, open);
+    const std::string error = error_of(kind, open);
     EXPECT_TRUE(error.starts_with("cannot look at " + file.string() + ": ")) << error;
     EXPECT_EQ(hint_of(error), kSeeThatItCanBeRead);
     fs::remove(file);
   };
   const auto open = [&] { open_model(directory.path().string()); };
-  refused("tokenizer.model", open);
+  // Of the other kind is what is wrong with a tokenizer, which is told where text is read.
+  refused("tokenizer.model", open, ErrorKind::generic);
   refused("config.json", open);
   refused("model", [&] { open_model((directory.path() / "model").string()); });
   refused("adapter", [&] { read_peft_adapter(directory.path() / "adapter"); });

@@ -189,7 +189,7 @@ FoundTokenizer read_tokenizer(const fs::path& path) {
   constexpr const char* kHint =
       "give a directory with a tokenizer.json or a tokenizer.model, such a file, or a GGUF file; "
       "or tokenizer=bytes";
-  if (!is_there(path)) {
+  if (!is_there(path, ErrorKind::model)) {
     throw Error(ErrorKind::model, fmt::format("tokenizer {} does not exist", path.string()), kHint);
   }
   const std::string name = path.filename().string();

@@ -8,13 +8,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <limits>
+#include <thread>
 #include <utility>
 
-#include "base/checked.h"
 #include "base/console.h"
 #include "base/directory.h"
 #include "base/error.h"
@@ -89,7 +89,12 @@ void sync_parent(const fs::path& path) {
 // Whether another process holds a lock of it; if not, this one does, where the file system has
 // locks.
 bool is_held_by_another(int descriptor) {
-  return ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  constexpr int kTries = 5;  // whoever only looks whether somebody holds it has it for a moment
+  for (int tries = 0; tries < kTries; ++tries) {
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
 }
 
 bool is_at(int descriptor, const fs::path& path) {
@@ -115,14 +120,21 @@ void remove_contents(const fs::path& directory) {
   fail_system(ErrorKind::generic, "empty", directory);
 }
 
+// As require_no_claim(). A shared lock: of what is open for reading alone there is no other on
+// every file system.
+void require_unclaimed(const fs::path& temporary, const fs::path& final_path) {
+  const Descriptor probe{::open(temporary.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC)};
+  if (probe.fd < 0 || ::flock(probe.fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  another_run_writes(final_path, "output");
+}
+
 // What a killed process left at a temporary name may be a directory where a file is to be, or a
 // file where a directory is.
 void remove_of_other_kind(const fs::path& temporary, const fs::path& final_path, bool is_file) {
   struct stat info {};
   if (::lstat(temporary.c_str(), &info) != 0) return;
   if (is_file ? !S_ISDIR(info.st_mode) : !S_ISREG(info.st_mode)) return;
-  const Descriptor left{::open(temporary.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC)};
-  if (left.fd >= 0 && is_held_by_another(left.fd)) another_run_writes(final_path, "output");
+  require_unclaimed(temporary, final_path);
   remove_tree(temporary);
 }
 
@@ -300,15 +312,6 @@ std::string read_beginning(const fs::path& path, size_t bytes) {
   return out;
 }
 
-void FileSizes::add(int64_t file) {
-  add({file, file});
-}
-
-void FileSizes::add(const FileSizes& files) {
-  all = checked_add(all, files.all);
-  largest = std::max(largest, files.largest);
-}
-
 std::optional<int64_t> file_size_limit() {
   struct rlimit limit {};
   constexpr rlim_t kMost = std::numeric_limits<int64_t>::max();
@@ -405,11 +408,7 @@ bool DirectoryLock::is_at(const fs::path& path) const {
 }
 
 void require_no_claim(const fs::path& final_path) {
-  const fs::path temporary = final_path.string() + kTemporarySuffix;
-  const Descriptor probe{::open(temporary.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC)};
-  // A shared lock: no other is to be had of what is open for reading alone on every file system.
-  if (probe.fd < 0 || ::flock(probe.fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
-  another_run_writes(final_path, "output");
+  require_unclaimed(final_path.string() + kTemporarySuffix, final_path);
 }
 
 TemporaryClaim::TemporaryClaim(fs::path temporary, const fs::path& final_path, Kind kind)
@@ -444,6 +443,11 @@ TemporaryClaim::~TemporaryClaim() {
   std::error_code ignored;
   if (!released_ && is_at(descriptor_, path_)) fs::remove_all(path_, ignored);
   ::close(descriptor_);
+}
+
+void TemporaryClaim::release() {
+  released_ = true;
+  ::flock(descriptor_, LOCK_UN);
 }
 
 void TemporaryClaim::require_in_place() const {

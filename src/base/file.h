@@ -1,6 +1,7 @@
 // Files: read-only memory maps, whole-file reads, and writes that are either complete or absent.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -9,6 +10,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "base/checked.h"
 
 namespace jackscrew {
 
@@ -87,8 +90,11 @@ std::string read_beginning(const fs::path& path, size_t bytes);
 
 // What files take that are to be written.
 struct FileSizes {
-  void add(int64_t file);
-  void add(const FileSizes& files);
+  void add(int64_t file) { add({file, file}); }
+  void add(const FileSizes& files) {
+    all = checked_add(all, files.all);
+    largest = std::max(largest, files.largest);
+  }
 
   int64_t all = 0;
   int64_t largest = 0;  // of one of them
@@ -167,8 +173,8 @@ class TemporaryClaim {
   // Throws Error(generic) where it is not at path() any more: somebody has moved or removed it, or
   // a directory above it, and what is there now is another's.
   void require_in_place() const;
-  // What was made has its final name: nothing is left to be removed.
-  void release() { released_ = true; }
+  // What was made has its final name: nothing is left to be removed, and another may replace it.
+  void release();
 
  private:
   fs::path path_;

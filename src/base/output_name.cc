@@ -33,13 +33,14 @@ void require_temporary_name(const fs::path& final_path) {
   while (!fs::exists(parent, unknown) && parent.has_relative_path()) parent = parent.parent_path();
   const long longest = ::pathconf(parent.c_str(), _PC_NAME_MAX);
   const auto bytes = static_cast<long>(named.filename().native().size());
-  const long most = longest - static_cast<long>(std::strlen(kTemporarySuffix));
+  const size_t suffixes = std::strlen(kTemporarySuffix) + std::strlen(kReplacedSuffix);
+  const long most = longest - static_cast<long>(suffixes);
   if (longest < 0 || bytes <= most) return;
   throw Error(
       ErrorKind::usage,
-      fmt::format("the name of {} has {} bytes, and may have {}: it is followed by {} until "
+      fmt::format("the name of {} has {} bytes, and may have {}: it is followed by {}{} until "
                   "the output is whole",
-                  final_path.string(), bytes, most, kTemporarySuffix),
+                  final_path.string(), bytes, most, kTemporarySuffix, kReplacedSuffix),
       "give a shorter name");
 }
 

@@ -57,8 +57,7 @@ class SignalThread::Waiter {
     waited_ = asynchronous_signals();
     for (const int signal : kLeftAlone) ::sigdelset(&waited_, signal);
     for (int signal = 1; signal < NSIG; ++signal) {
-      const bool unwanted = is_ignored(signal) && !contains(signals_, signal);
-      if (unwanted && signal != kWake) ::sigdelset(&waited_, signal);
+      if (is_ignored(signal) && signal != kWake) ::sigdelset(&waited_, signal);
     }
     ::pthread_sigmask(SIG_BLOCK, &waited_, nullptr);
     thread_ = std::thread([this] { wait(); });

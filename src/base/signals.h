@@ -45,7 +45,8 @@ class SignalThread {
   using Action = std::function<void(int signal)>;
 
   // `action` is called for each of `signals`. Any other has its default effect, which for most is
-  // to end the process; one that is ignored when this begins stays ignored.
+  // to end the process. One that is ignored when this begins stays ignored, whichever it is:
+  // `nohup` has a closed terminal ignored, a script's `command &` Ctrl-C.
   SignalThread(std::span<const int> signals, Action action);
   // Ends the thread. The calling thread keeps its signals blocked: one that arrives between the end
   // of a run and the end of the process must not turn success into failure.

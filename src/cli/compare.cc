@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <csignal>
 #include <exception>
 #include <limits>
 #include <optional>
@@ -178,6 +179,8 @@ int compare(const Recipe& given) {
   const int64_t tokens = dataset.stats().trained_tokens;
   const auto reference = open_scored({recipe, first}, use, style);
   warn_of_product_parameters(*reference);
+  // A closed pipe, such as `| head`, does not end what a page is written of.
+  if (!recipe.output.empty()) std::signal(SIGPIPE, SIG_IGN);
   Rows rows(first, others, tokens, recipe);
   std::vector<ComparedModel> models = {{first.origin, stored_bytes(first)}};
   std::optional<Error> non_finite;  // of the first such model; the others are compared all the same

@@ -63,7 +63,7 @@ int convert(const Recipe& recipe, const char* command) {
   recipe.options.require("model", command);
   check_loss_options(recipe);
   Interruption interruption;
-  const SignalThread thread(ending_signals(), [&](int signal) { interruption.receive(signal); });
+  const SignalThread thread(kEndingSignals, [&](int signal) { interruption.receive(signal); });
   ProgressStyle style = stderr_style(recipe.quiet);
   style.check = [&] { interruption.check(); };
   ModelOutput output(recipe, command);
@@ -105,7 +105,7 @@ int convert_adapter(const Recipe& recipe) {
                 "jackscrew eval model=M adapter=A data=FILE measures the adapter");
   }
   Interruption interruption;
-  const SignalThread thread(ending_signals(), [&](int signal) { interruption.receive(signal); });
+  const SignalThread thread(kEndingSignals, [&](int signal) { interruption.receive(signal); });
   ModelOutput output(recipe, "export");
   std::vector<std::string> unread = options_of_measuring(recipe);
   for (const char* name : {"max_merge_loss", "max_shard_size", "chat_template"}) {

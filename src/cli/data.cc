@@ -87,6 +87,8 @@ class TokenLine {
   explicit TokenLine(bool json) : json_(json) {}
 
   void begin() {
+    if (is_open_) end();  // of a document whose end could not be read
+    is_open_ = true;
     has_numbers_ = false;
     if (json_) fmt::print("{{\"ids\": [");
   }
@@ -109,6 +111,7 @@ class TokenLine {
       train_ = {};
     }
     fmt::print("\n");
+    is_open_ = false;
   }
 
  private:
@@ -124,6 +127,7 @@ class TokenLine {
   }
 
   bool json_;
+  bool is_open_ = false;        // a line has begun and has no end yet
   bool has_numbers_ = false;    // in the list that is being printed
   std::vector<uint8_t> train_;  // of the record so far: they follow all ids
 };

@@ -1,6 +1,7 @@
 // How commands react to signals that ask them to end.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <map>
@@ -12,13 +13,8 @@
 
 namespace jackscrew {
 
-// Ctrl-C, a kill, and a terminal that was closed, but for what whoever started the process has it
-// ignore: `nohup` the terminal, a script's `trap '' INT` and its `command &` Ctrl-C.
-inline std::vector<int> ending_signals() {
-  std::vector<int> signals = {SIGINT, SIGTERM, SIGHUP};
-  std::erase_if(signals, is_ignored);
-  return signals;
-}
+// Ctrl-C, a kill, and a terminal that was closed.
+inline constexpr std::array kEndingSignals = {SIGINT, SIGTERM, SIGHUP};
 
 // Counts what is asked by signals, each kind by itself. GNU timeout, and shells, send a signal to a
 // process and to its group: what comes twice within kOneRequest is one request, as no person asks

@@ -259,7 +259,7 @@ Quantised write_and_measure(const QuantiseJob& job, const CalibrationText& text,
                 "stopped " + progress_text(checkpoint.progress(), job.model.result().config),
                 again);
   }
-  if (error.kind() == ErrorKind::usage) {  // PlaceTaken: beside another output nothing is finished
+  if (error.kind() == ErrorKind::usage) {  // of this kind only PlaceTaken comes here
     throw Error(error.kind(), error.what(), "move it away, and " + again);
   }
   throw Error(error.kind(), error.what(),
@@ -314,7 +314,7 @@ int quantise(const Recipe& given, const std::string& command) {
   }
   const Stopwatch watch;
   Interruption interruption;
-  const SignalThread thread(ending_signals(), [&](int signal) { interruption.receive(signal); });
+  const SignalThread thread(kEndingSignals, [&](int signal) { interruption.receive(signal); });
   ProgressStyle style = stderr_style(recipe.quiet);
   style.check = [&] { interruption.check(); };
   ModelOutput output(recipe, command);

@@ -185,7 +185,7 @@ int train_until_stopped(const Recipe& recipe) {
   warn_of_settings_of_the_adapter(recipe);
   warn_of_settings_without_effect(recipe);
   Requests requests;
-  std::vector<int> signals = ending_signals();
+  std::vector<int> signals(kEndingSignals.begin(), kEndingSignals.end());
   signals.push_back(SIGUSR1);
   const SignalThread thread(signals, [&](int signal) { requests.receive(signal); });
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe, such as `| head`, does not end the run

@@ -178,6 +178,9 @@ TEST_F(SlowConversion, APageIsWrittenWhateverBecomesOfTheOutput) {
     EXPECT_EQ(lost.exit_code, 1) << lost.out;
     EXPECT_TRUE(fs::exists(path("page.html"))) << more;
     fs::remove(path("page.html"));
+    run(command + "output=" + path("page.html") + " 2>/dev/null | true");
+    EXPECT_TRUE(fs::exists(path("page.html"))) << more;
+    fs::remove(path("page.html"));
     EXPECT_EQ(run(command + " >/dev/full 2>/dev/null").exit_code, 1);
   }
 }

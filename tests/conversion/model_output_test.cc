@@ -213,7 +213,7 @@ TEST_F(ModelOutputTest, WhatIsReadFromTheTemporaryNameStays) {
 
 // quantize rounds everything before it makes the temporary, whose name is longer.
 TEST_F(ModelOutputTest, NamesThatAreTooLongAreRefusedAtOnce) {
-  const std::string suffix = ".jackscrew-part";
+  const std::string suffix = ".jackscrew-part.old";
   const auto most = static_cast<size_t>(::pathconf(path("").c_str(), _PC_NAME_MAX)) - suffix.size();
   // The directory above it is made when the output is.
   for (const std::string above : {"", "made/later/"}) {

@@ -197,6 +197,31 @@ TEST_F(Subspace, AligningTurnsWithinTheSpan) {
   }
 }
 
+// What of a basis has no counterpart in the target stays orthonormal.
+TEST_F(Subspace, AligningKeepsABasisOrthonormal) {
+  Basis target = random_basis(50, 8, 7), basis = random_basis(50, 8, 8);
+  orthonormalise(context_, target.view());
+  // Five columns of the basis are orthogonal to the target, three are its own.
+  for (int64_t i = 0; i < 50; ++i) {
+    for (int64_t j = 0; j < 3; ++j) basis.at(i, j) = target.at(i, j + 1);
+  }
+  for (int64_t j = 3; j < 8; ++j) {
+    for (int64_t k = 0; k < 8; ++k) {
+      float cosine = 0.0f;
+      for (int64_t i = 0; i < 50; ++i) cosine += basis.at(i, j) * target.at(i, k);
+      for (int64_t i = 0; i < 50; ++i) basis.at(i, j) -= cosine * target.at(i, k);
+    }
+  }
+  orthonormalise(context_, basis.view());
+  align_basis(context_, basis.view(), target.view());
+  Basis cosines = product_of_columns(basis, basis), with_target = product_of_columns(basis, target);
+  for (int64_t i = 0; i < 8; ++i) {
+    for (int64_t j = 0; j < 8; ++j) EXPECT_NEAR(cosines.at(i, j), i == j, 1e-5f) << i << " " << j;
+    const bool is_shared = i >= 1 && i <= 3;
+    EXPECT_NEAR(with_target.at(i, i), is_shared, 1e-5f) << i;
+  }
+}
+
 TEST_F(Subspace, OverlapsAreSharesOfTheSpan) {
   Basis a = random_basis(60, 12, 9), b = random_basis(60, 12, 10);
   orthonormalise(context_, a.view());

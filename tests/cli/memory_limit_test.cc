@@ -167,6 +167,30 @@ TEST(SlowMemoryLimit, CountsDataWithinWhatWasChecked) {
                          60);
 }
 
+// Threads that have no room of their own for what they encode wait for one another.
+TEST(SlowMemoryLimit, EncodesTextWithinWhatWasChecked) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("memory_text");
+  std::string words;
+  while (std::ssize(words) < int64_t{34} << 20) words += "lifting a jack, and more of them\n";
+  expect_done_or_refused(tiny,
+                         "data tokenize tokenizer=bytes threads=8 --quiet data=" +
+                             tiny.file("long.txt", words) + " >/dev/null",
+                         76);
+}
+
+// What a word takes is known when it is found.
+TEST(SlowMemoryLimit, RefusesALongWord) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const Group group(int64_t{220} << 20);
+  if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
+  const TinyRun tiny("memory_word");
+  const std::string word = tiny.file("word.txt", std::string(size_t{16} << 20, 'a'));
+  expect_refused(
+      group.run_within("data preview tokenizer=bytes threads=1 --quiet data=" + word + kErrorsOnly),
+      3, {"a word of 16777216 characters needs ", "memory limit of 220.0 MiB"});
+}
+
 // The most that a command had resident at once; no less than this test has, which begins it.
 int64_t resident_peak_of(const std::string& arguments) {
   const std::string command = "exec " + std::string(kProgram) + " " + arguments + " >/dev/null";

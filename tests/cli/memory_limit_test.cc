@@ -222,6 +222,24 @@ TEST(DataMemory, TokensArePrintedWithoutAnotherCopy) {
   }
 }
 
+// Nor are the tokens of a text held twice to be cut into windows.
+TEST(DataMemory, WindowsAreCutWithoutAnotherCopy) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("long_text");
+  constexpr int64_t kTokens = int64_t{8} << 20;
+  std::string words;
+  while (std::ssize(words) < kTokens) words += "lifting ";
+  // So that what was freed is not resident, whatever its size was.
+  ::setenv("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072", 1);
+  const std::string of_data =
+      " tokenizer=bytes threads=1 --quiet data=" + tiny.file("long.txt", words);
+  const int64_t encoded = resident_peak_of("data preview" + of_data);
+  const int64_t stored = resident_peak_of("data stats" + of_data);
+  ::unsetenv("GLIBC_TUNABLES");
+  // While encoded, 5.3 bytes a token; then 5, and for the list of all 8 at most as it grows.
+  EXPECT_LE(stored, encoded + 9 * kTokens);
+}
+
 // The logits of two models, and no copies of them.
 TEST(SlowMemoryLimit, ComparesWithinWhatWasChecked) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";

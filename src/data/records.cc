@@ -369,7 +369,9 @@ size_t first_part(std::string_view text, size_t limit) {
 void fail_without_records(const std::string& data, std::span<const fs::path> files) {
   const fs::path& file = files.front();
   const std::string extension = lower_extension(file);
-  const std::string text = read_text(file);
+  // What a file without a record holds shows at its beginning; the rest may be more than memory.
+  constexpr size_t kShown = size_t{64} << 10;
+  const std::string text = read_beginning(file, kShown);
   const size_t begin = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
   const char* holds = is_blank(std::string_view(text).substr(begin)) ? "is empty"
                       : extension == ".csv" ? "has names of columns, and no row below them"

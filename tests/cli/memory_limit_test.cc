@@ -105,6 +105,19 @@ TEST(SlowMemoryLimit, DoesNotReadMoreRecordsThanFit) {
   EXPECT_FALSE(fs::exists(tiny.path("out/train_log.jsonl")));
 }
 
+// Only the beginning of a file is looked at to say what it holds.
+TEST(SlowMemoryLimit, HoldsNoFileWithoutRecords) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const Group group(int64_t{64} << 20);
+  if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
+  const TinyRun tiny("no_records");
+  std::string blank;
+  for (int line = 0; line < 96 << 10; ++line) blank += std::string(1023, ' ') + "\n";
+  expect_refused(group.run_within("data stats tokenizer=bytes threads=1 --quiet data=" +
+                                  tiny.file("blank.jsonl", blank) + kErrorsOnly),
+                 4, {"blank.jsonl has no record", "the file is empty"});
+}
+
 // What a run takes beside what is booked counts as well: no limit lets it begin and be killed.
 TEST(SlowMemoryLimit, LeavesRoomForTheProgramItself) {
   const TinyRun tiny("memory_room");

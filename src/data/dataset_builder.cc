@@ -276,15 +276,20 @@ void DatasetBuilder::add_window(std::span<const int32_t> ids) {
 void DatasetBuilder::add_text(const Example& part) {
   stats().notes += part.notes;
   stats().text_tokens += std::ssize(part.ids);
-  text_.insert(text_.end(), part.ids.begin(), part.ids.end());
   const auto window = static_cast<size_t>(options_.sequence_len);
   const size_t stride = options_.stride > 0 ? static_cast<size_t>(options_.stride) : window;
-  size_t begin = 0;
-  for (; text_.size() - begin >= window; begin += stride) {
-    add_window(std::span(text_).subspan(begin, window));
-    overlap_ = window - stride;
+  // A window at a time, since all of a part is millions of tokens.
+  for (std::span<const int32_t> rest = part.ids; !rest.empty();) {
+    const std::span<const int32_t> ids = rest.first(std::min(window, rest.size()));
+    rest = rest.subspan(ids.size());
+    text_.insert(text_.end(), ids.begin(), ids.end());
+    size_t begin = 0;
+    for (; text_.size() - begin >= window; begin += stride) {
+      add_window(std::span(text_).subspan(begin, window));
+      overlap_ = window - stride;
+    }
+    text_.erase(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(begin));
   }
-  text_.erase(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(begin));
 }
 
 void DatasetBuilder::end_text() {

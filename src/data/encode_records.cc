@@ -9,6 +9,8 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/process_memory.h"
+#include "base/text.h"
 
 namespace jackscrew {
 
@@ -19,9 +21,33 @@ namespace {
 constexpr size_t kShare = size_t{256} << 10;
 // The least that a record counts: it takes memory beside its text.
 constexpr size_t kLeast = 256;
-// Parts of documents that are encoded at once: each takes about 64 MiB, tokens included, and about
-// 400 MiB where all of it is one word to the tokenizer.
+// Parts of documents that are encoded at once where a memory limit leaves enough: each takes about
+// 64 MiB, tokens included, and about 400 MiB where all of it is one word to the tokenizer.
 constexpr size_t kMostDocuments = 8;
+
+// What encoding takes at most for every byte of a text, in bytes of memory, but for long words. The
+// most tokens are one a byte: ids of 4 bytes, of which 2/3 are there twice as the list grows from a
+// third of the text (Tokenizer::encode()): 16/3; beside it what the normalizer makes of the text,
+// up to 8/3 of it. Afterwards ids and flags, 5.
+constexpr size_t kOfDocument = 8;
+// The text parsed (and once more the row of a .csv), rendered, and put together for the tokenizer:
+// 4; the ids of a piece, 4, as they join those of the whole with their flags, 5. One to spare.
+constexpr size_t kOfRecord = 14;
+
+// The text for which a record takes memory: none where it is refused for its length.
+size_t encoded_bytes(const FoundRecord& found) {
+  return found.bytes > kMostOfRecord ? 0 : std::max(found.bytes, kLeast);
+}
+
+// The memory that a record takes at most, if it has no long word.
+size_t usual_memory(const FoundRecord& found) {
+  return encoded_bytes(found) * (found.is_document ? kOfDocument : kOfRecord);
+}
+
+// If all of it is one word.
+size_t most_memory(const FoundRecord& found) {
+  return usual_memory(found) + encoded_bytes(found) * BpeMerger::kBytesOfLongWord;
+}
 
 class Encoder {
  public:
@@ -41,14 +67,27 @@ class Encoder {
   }
 
   void finish() {
-    std::vector<Encoded> encoded(found_.size());
+    const std::vector<FoundRecord> found = std::exchange(found_, {});
+    bytes_ = 0;
+    std::span<const FoundRecord> rest = found;
+    while (!rest.empty()) {
+      const size_t count = count_at_once(rest);
+      encode(rest.first(count));
+      rest = rest.subspan(count);
+    }
+  }
+
+ private:
+  // Encodes records at once, then has them used.
+  void encode(std::span<const FoundRecord> records) {
+    std::vector<Encoded> encoded(records.size());
     // The index of the first record that ends the reading. Later ones are skipped, because a
     // template that fails may take seconds on each.
-    std::atomic<size_t> end = found_.size();
-    parallel_for(threads_, std::ssize(found_), [&](int64_t task, int) {
+    std::atomic<size_t> end = records.size();
+    parallel_for(threads_, std::ssize(records), [&](int64_t task, int) {
       const auto i = static_cast<size_t>(task);
       if (i > end) return;
-      const FoundRecord& found = found_[i];
+      const FoundRecord& found = records[i];
       try {
         ParsedRecord parsed = found.parse(options_.fields);
         encoded[i].record = std::move(parsed.record);
@@ -63,20 +102,17 @@ class Encoder {
         }
       }
     });
-    const std::vector<FoundRecord> done = std::exchange(found_, {});
-    bytes_ = 0;
-    for (size_t i = 0; i < done.size(); ++i) {
+    for (size_t i = 0; i < records.size(); ++i) {
       if (const std::exception_ptr& error = encoded[i].error) {
         const std::optional<Error> bad_record = left_out(error);
         if (!bad_record) std::rethrow_exception(error);
         bad_(*bad_record);
         continue;
       }
-      use_(encoded[i].record, std::move(encoded[i].example), done[i].place);
+      use_(encoded[i].record, std::move(encoded[i].example), records[i].place);
     }
   }
 
- private:
   // The error of a record that is left out; nullopt: the error ends the reading.
   std::optional<Error> left_out(const std::exception_ptr& error) const {
     try {
@@ -106,6 +142,26 @@ class Encoder {
 };
 
 }  // namespace
+
+size_t count_at_once(std::span<const FoundRecord> found, const std::filesystem::path& root) {
+  size_t all = 0;
+  for (const FoundRecord& record : found) all += most_memory(record);
+  if (fits_in_memory(static_cast<int64_t>(all), root)) return found.size();
+  const auto limit = memory_limit(root);
+  if (!limit) return found.size();
+  auto left = static_cast<size_t>(limit->available);
+  size_t count = 0;
+  for (; count < found.size() && most_memory(found[count]) <= left; ++count) {
+    left -= most_memory(found[count]);
+  }
+  if (count > 0) return count;
+  const FoundRecord& first = found.front();
+  require_memory(
+      static_cast<int64_t>(usual_memory(first)),
+      fmt::format("encoding {} of text at a time", human_bytes(static_cast<int64_t>(first.bytes))),
+      "shorter records and .txt files take less", root);
+  return 1;
+}
 
 void encode_records(std::span<const std::filesystem::path> files, int64_t max_records,
                     const Tokenizer& tokenizer, const ExampleOptions& options, int threads,

@@ -17,11 +17,16 @@ using EncodedCallback = std::function<void(const Record&, Example, const std::st
 // Receives the error of a record that is left out.
 using BadRecordCallback = std::function<void(const Error&)>;
 
+// How many of some records are encoded at once, at least one: as many as the memory limit leaves
+// enough for, whatever is in them. Throws Error(does_not_fit) where the first does not fit alone,
+// even if it has no long word; Tokenizer::encode() sees to those. `root`: see memory_limit().
+size_t count_at_once(std::span<const FoundRecord> found, const std::filesystem::path& root = "/");
+
 // find_records(), with encode_record() applied to each record. `use` is called on this thread, for
-// one record after another in the order of the files, whatever the number of threads; the first
-// error in that order is the one thrown. If `bad` is given, it receives the errors of records that
-// cannot be read or encoded, and the others are used: Error(data) is thrown only for what is not
-// the fault of a single record.
+// one record after another in the order of the files, whatever the number of threads and whatever
+// is left of a memory limit, which count_at_once() heeds; the first error in that order is the one
+// thrown. If `bad` is given, it receives the errors of records that cannot be read or encoded, and
+// the others are used: Error(data) is thrown only for what is not the fault of a single record.
 void encode_records(std::span<const std::filesystem::path> files, int64_t max_records,
                     const Tokenizer& tokenizer, const ExampleOptions& options, int threads,
                     const EncodedCallback& use, const ProgressCallback& progress = {},

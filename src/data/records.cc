@@ -22,10 +22,6 @@ namespace {
 // the part's tokens take little memory.
 constexpr size_t kMostOfDocument = size_t{16} << 20;
 
-// Larger records are never intended: tokens of a text in one line, or a file that is not what its
-// name says. Parsed as JSON, one takes several times its bytes, on every thread.
-constexpr size_t kMostOfRecord = size_t{64} << 20;
-
 void require_length(size_t bytes, const std::string& place) {
   if (bytes <= kMostOfRecord) return;
   fail_record(place,
@@ -50,14 +46,13 @@ class Reading {
   // Passes on a record of `bytes` bytes. `parse(place, fields)` makes it from the mapped file or
   // from data that it captures; it is not called where there are too many of them.
   template <class Parse>
-  bool found(std::string place, size_t bytes, Parse parse, bool ends = true) const {
-    auto keep_and_parse = [map = map_, place, bytes,
-                           parse = std::move(parse)](const RecordFields& fields) {
-      require_length(bytes, place);
-      return read_whole(
-          *map, [&] { return parse(place, fields); }, ErrorKind::data);
-    };
-    return use_({std::move(place), bytes, ends, std::move(keep_and_parse)});
+  bool found(std::string place, size_t bytes, Parse parse) const {
+    return pass_on({std::move(place), bytes, true, false, {}}, std::move(parse));
+  }
+  // Passes on a part of a document in the same way; `ends`: the last one wanted.
+  template <class Parse>
+  bool found_part(size_t bytes, Parse parse, bool ends) const {
+    return pass_on({file, bytes, ends, true, {}}, std::move(parse));
   }
   // The next `bytes` bytes of the file are done.
   void report(size_t bytes) {
@@ -77,6 +72,17 @@ class Reading {
   const std::string file;  // for messages
 
  private:
+  template <class Parse>
+  bool pass_on(FoundRecord record, Parse parse) const {
+    record.parse = [map = map_, place = record.place, bytes = record.bytes,
+                    parse = std::move(parse)](const RecordFields& fields) {
+      require_length(bytes, place);
+      return read_whole(
+          *map, [&] { return parse(place, fields); }, ErrorKind::data);
+    };
+    return use_(std::move(record));
+  }
+
   const std::shared_ptr<const MappedFile> map_;
   const FoundCallback& use_;
   const ProgressCallback& progress_;
@@ -301,7 +307,7 @@ void read_document(Reading& reading, DocumentParts parts) {
       return ParsedRecord{part};
     };
     const bool is_last = part.ends || parts == DocumentParts::first;
-    if (!reading.found(reading.file, size, parse, is_last)) return;
+    if (!reading.found_part(size, parse, is_last)) return;
     reading.report(size);
     if (is_last) return;
   }
@@ -363,7 +369,9 @@ size_t first_part(std::string_view text, size_t limit) {
 void fail_without_records(const std::string& data, std::span<const fs::path> files) {
   const fs::path& file = files.front();
   const std::string extension = lower_extension(file);
-  const std::string text = read_text(file);
+  // What a file without a record holds shows at its beginning; the rest may be more than memory.
+  constexpr size_t kShown = size_t{64} << 10;
+  const std::string text = read_beginning(file, kShown);
   const size_t begin = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
   const char* holds = is_blank(std::string_view(text).substr(begin)) ? "is empty"
                       : extension == ".csv" ? "has names of columns, and no row below them"

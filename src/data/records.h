@@ -59,11 +59,17 @@ struct ParsedRecord {
   RecordCounts unread = {};  // see unread_texts()
 };
 
+// Larger records are never intended: tokens of a text in one line, or a file that is not what its
+// name says. Parsed as JSON, one takes several times its bytes, on every thread. They are refused
+// before that.
+inline constexpr size_t kMostOfRecord = size_t{64} << 20;
+
 // A record that was found in a file and is still to be parsed: on any thread, at any time.
 struct FoundRecord {
   std::string place;  // "file:line" or "file, record N"
   size_t bytes;       // of its text
   bool ends;          // false: the next one found continues the same document
+  bool is_document;   // its text is used where it lies in the file
   // Throws Error(data) naming the place and what was expected.
   std::function<ParsedRecord(const RecordFields&)> parse;
 };

@@ -105,6 +105,19 @@ TEST(SlowMemoryLimit, DoesNotReadMoreRecordsThanFit) {
   EXPECT_FALSE(fs::exists(tiny.path("out/train_log.jsonl")));
 }
 
+// Only the beginning of a file is looked at to say what it holds.
+TEST(SlowMemoryLimit, HoldsNoFileWithoutRecords) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const Group group(int64_t{64} << 20);
+  if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
+  const TinyRun tiny("no_records");
+  std::string blank;
+  for (int line = 0; line < 96 << 10; ++line) blank += std::string(1023, ' ') + "\n";
+  expect_refused(group.run_within("data stats tokenizer=bytes threads=1 --quiet data=" +
+                                  tiny.file("blank.jsonl", blank) + kErrorsOnly),
+                 4, {"blank.jsonl has no record", "the file is empty"});
+}
+
 // What a run takes beside what is booked counts as well: no limit lets it begin and be killed.
 TEST(SlowMemoryLimit, LeavesRoomForTheProgramItself) {
   const TinyRun tiny("memory_room");
@@ -167,6 +180,30 @@ TEST(SlowMemoryLimit, CountsDataWithinWhatWasChecked) {
                          60);
 }
 
+// Threads that have no room of their own for what they encode wait for one another.
+TEST(SlowMemoryLimit, EncodesTextWithinWhatWasChecked) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("memory_text");
+  std::string words;
+  while (std::ssize(words) < int64_t{34} << 20) words += "lifting a jack, and more of them\n";
+  expect_done_or_refused(tiny,
+                         "data tokenize tokenizer=bytes threads=8 --quiet data=" +
+                             tiny.file("long.txt", words) + " >/dev/null",
+                         76);
+}
+
+// What a word takes is known when it is found.
+TEST(SlowMemoryLimit, RefusesALongWord) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const Group group(int64_t{220} << 20);
+  if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
+  const TinyRun tiny("memory_word");
+  const std::string word = tiny.file("word.txt", std::string(size_t{16} << 20, 'a'));
+  expect_refused(
+      group.run_within("data preview tokenizer=bytes threads=1 --quiet data=" + word + kErrorsOnly),
+      3, {"a word of 16777216 characters needs ", "memory limit of 220.0 MiB"});
+}
+
 // The most that a command had resident at once; no less than this test has, which begins it.
 int64_t resident_peak_of(const std::string& arguments) {
   const std::string command = "exec " + std::string(kProgram) + " " + arguments + " >/dev/null";
@@ -196,6 +233,24 @@ TEST(DataMemory, TokensArePrintedWithoutAnotherCopy) {
   for (const char* style : {"", " --json"}) {
     EXPECT_LE(resident_peak_of("data tokenize" + of_data + style), encoded + kTokens) << style;
   }
+}
+
+// Nor are the tokens of a text held twice to be cut into windows.
+TEST(DataMemory, WindowsAreCutWithoutAnotherCopy) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("long_text");
+  constexpr int64_t kTokens = int64_t{8} << 20;
+  std::string words;
+  while (std::ssize(words) < kTokens) words += "lifting ";
+  // So that what was freed is not resident, whatever its size was.
+  ::setenv("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072", 1);
+  const std::string of_data =
+      " tokenizer=bytes threads=1 --quiet data=" + tiny.file("long.txt", words);
+  const int64_t encoded = resident_peak_of("data preview" + of_data);
+  const int64_t stored = resident_peak_of("data stats" + of_data);
+  ::unsetenv("GLIBC_TUNABLES");
+  // While encoded, 5.3 bytes a token; then 5, and for the list of all 8 at most as it grows.
+  EXPECT_LE(stored, encoded + 9 * kTokens);
 }
 
 // The logits of two models, and no copies of them.

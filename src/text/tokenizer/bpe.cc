@@ -1,11 +1,14 @@
 #include "text/tokenizer/bpe.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <queue>
 
 #include "base/checked.h"
+#include "base/process_memory.h"
 #include "text/utf8.h"
 
 namespace jackscrew {
@@ -17,6 +20,14 @@ constexpr size_t kShortWord = 48;
 
 uint64_t pair_key(int32_t left, int32_t right) {
   return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
+}
+
+// Throws where a memory limit does not leave what a word of so many characters needs.
+void require_memory_for_word(size_t characters, size_t bytes_of_each) {
+  const auto bytes = static_cast<int64_t>(characters * bytes_of_each);
+  if (fits_in_memory(bytes)) return;  // so that most words are not named in vain
+  require_memory(bytes, fmt::format("a word of {} characters", characters),
+                 "text takes less where words and runs of spaces are shorter");
 }
 
 }  // namespace
@@ -48,7 +59,10 @@ BpeMerger::Found BpeMerger::find(int32_t left, int32_t right) const {
 void BpeMerger::encode(std::string_view word, std::vector<int32_t>& ids) const {
   std::array<int32_t, kShortWord> few;
   std::vector<int32_t> many;
-  if (word.size() > kShortWord) many.resize(word.size());
+  if (word.size() > kShortWord) {
+    require_memory_for_word(word.size(), sizeof(int32_t));
+    many.resize(word.size());
+  }
   int32_t* symbols = word.size() > kShortWord ? many.data() : few.data();
   const size_t count = first_symbols(word, symbols);
   if (count <= kShortWord) {
@@ -133,6 +147,11 @@ void BpeMerger::merge_long(const std::vector<int32_t>& symbols, std::vector<int3
     }
   };
   constexpr Place kNone = UINT32_MAX;
+  // The queue has fewer than twice as many candidates as there are symbols: a merge takes one away
+  // and adds two at most.
+  constexpr size_t kOfSymbol = sizeof(Node) + 2 * sizeof(Candidate);
+  static_assert(sizeof(int32_t) + kOfSymbol == kBytesOfLongWord);
+  require_memory_for_word(symbols.size(), kOfSymbol);
   const auto size = narrow<Place>(symbols.size());
   std::vector<Node> nodes(symbols.size());
   for (Place i = 0; i < size; ++i) {

@@ -29,10 +29,14 @@ class BpeMerger {
     int32_t result;       // id of their concatenation
   };
 
+  // What a long word takes while it is merged: bytes of memory for each of its own, at most.
+  static constexpr size_t kBytesOfLongWord = 32;
+
   // Merges are in order of rank, best first; of a duplicate pair the first counts.
   BpeMerger(BpeAlphabet alphabet, const std::vector<Merge>& merges);
 
-  // Appends the ids of `word`: any bytes in byte-level vocabularies, otherwise valid UTF-8.
+  // Appends the ids of `word`: any bytes in byte-level vocabularies, otherwise valid UTF-8. Throws
+  // Error(does_not_fit) where the memory limit does not leave enough for a long one.
   void encode(std::string_view word, std::vector<int32_t>& ids) const;
   // Appends the id of one byte that is not part of a valid character.
   void encode_byte(uint8_t byte, std::vector<int32_t>& ids) const;

@@ -81,7 +81,11 @@ json parse_json(std::string_view text, const std::string& where) {
   }
   ParseGuard guard(where);
   json::sax_parse(text, &guard);
-  return json::parse(text);
+  try {
+    return json::parse(text);
+  } catch (const json::exception& error) {  // of a mapped file that is cut short meanwhile
+    fail(ErrorKind::model, "{}: not valid JSON: {}", where, error.what());
+  }
 }
 
 std::string dump_json(const json& value, int indent) {

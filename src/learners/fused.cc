@@ -146,6 +146,7 @@ class FusedLearner : public Learner {
   std::string original_model() const override { return learner_->original_model(); }
   bool masters_in_files() const override { return learner_->masters_in_files(); }
   void reserve(Context& context) override { learner_->reserve(context); }
+  int64_t decomposition_bytes() const override { return learner_->decomposition_bytes(); }
   void begin_run(int64_t total_steps) override { learner_->begin_run(total_steps); }
   bool begin_step(Context& context, int64_t step) override {
     std::vector<FusedSlot*> waited;

@@ -65,6 +65,12 @@ class GaloreLearner : public Learner {
     memory_->allocate(Purpose::projections, turns_.worst_windows(window_bytes));
   }
 
+  int64_t decomposition_bytes() const override {
+    int64_t most = 0;
+    for (const GaloreSlot* slot : slots_) most = std::max(most, slot->decomposition_bytes());
+    return most;
+  }
+
   void begin_run(int64_t total_steps) override {
     total_steps_ = total_steps;
     turns_.begin_run(total_steps);

@@ -1,5 +1,6 @@
 #include "learners/galore_slot.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/add_scaled.h"
@@ -127,6 +128,20 @@ int64_t GaloreSlot::window_bytes() const {
   return (1 + window_lane_sums_) * booked_bytes(window_shape().bytes());
 }
 
+int64_t GaloreSlot::decomposition_bytes() const {
+  int64_t most = orthonormalise_host_bytes(rank_);  // of the first basis, which is random
+  if (settings_.subspace == SubspaceKind::power) {
+    most = std::max(most, principal_basis_host_bytes(rank_));
+  }
+  if (finds_by_svd()) {
+    most = std::max(most, exact_basis_host_bytes(weight_->rows(), weight_->cols(), window_side()));
+  }
+  if (settings_.basis == SubspaceBasis::aligned) {
+    most = std::max(most, align_basis_host_bytes(rank_));
+  }
+  return most;
+}
+
 double GaloreSlot::refresh(Context& context, uint32_t draw) {
   const Arena::Frame frame(context.scratch);
   const Tensor before = basis(context, DType::f32);
@@ -154,7 +169,7 @@ bool GaloreSlot::next_basis(Context& context, uint32_t draw, const Tensor& befor
   constexpr double kLeastNorm = 1e-25;
   if (!context.ops.plans_only() && !(norm > kLeastNorm && std::isfinite(norm))) return false;
   if (finds_by_svd()) {
-    exact_basis(context, window_.view(), of_inputs_ ? Transpose::yes : Transpose::no, to);
+    exact_basis(context, window_.view(), window_side(), to);
     return true;
   }
   // (GᵀG + s) P has the principal directions of GᵀG P, and full rank even where a window has fewer

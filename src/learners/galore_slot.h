@@ -45,6 +45,8 @@ class GaloreSlot : public LearnerSlot {
   void leave_window_unread() { has_unread_window_ = true; }
   // The memory of a window, in booked bytes.
   int64_t window_bytes() const;
+  // What the first basis or a refresh takes at most, as Learner::decomposition_bytes() says it.
+  int64_t decomposition_bytes() const;
   // Replaces the subspace by the one that the window's sums give, or by the `draw`th random one,
   // and frees the window. Returns the overlap of the old and the new (see overlap()). A window in
   // which all gradients were 0 leaves the subspace as it is, with an overlap of 1.
@@ -53,6 +55,8 @@ class GaloreSlot : public LearnerSlot {
  private:
   bool in_window() const { return !window_.empty(); }
   bool finds_by_svd() const { return settings_.subspace == SubspaceKind::svd; }
+  // How a whole gradient is turned for the basis to be of its rows.
+  Transpose window_side() const { return of_inputs_ ? Transpose::yes : Transpose::no; }
   Tensor window_shape() const;  // Z without its values
   void random_basis(Context& context, uint32_t draw, const Tensor& to) const;
   // The basis [basis rows, rank], f32 or bf16: its own bytes, or decoded to context.scratch.

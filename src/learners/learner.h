@@ -147,6 +147,9 @@ class Learner {
   // Called in a session that trains, once all slots exist: allocates for a moment the most memory
   // that the run will need, so that no run fails for want of it after it has begun.
   virtual void reserve(Context&) {}
+  // What the largest decomposition of a matrix takes of the host's memory for a moment, beside all
+  // that is booked. Called in a session that trains, once all slots exist.
+  virtual int64_t decomposition_bytes() const { return 0; }
   // Tells how many steps the run has in all, those before a checkpoint included.
   virtual void begin_run(int64_t /*total_steps*/) {}
   // Prepares step `step` (from 0), outside of any step. True when other slots learn from now on, or

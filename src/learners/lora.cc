@@ -1,5 +1,6 @@
 #include "learners/lora.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -40,6 +41,9 @@ class LoraLearner : public Learner {
     if (settings_.use_dora()) {
       return std::make_unique<DoraSlot>(context, weight, settings_, *shape, zero_rows_);
     }
+    if (settings_.start() != LoraStart::standard && context.training) {
+      count_decomposition(weight, shape->rank);
+    }
     if (settings_.start() == LoraStart::pissa && context.training) {
       return std::make_unique<PissaSlot>(context, weight, settings_, *shape, squares_);
     }
@@ -50,6 +54,7 @@ class LoraLearner : public Learner {
     return slot;
   }
 
+  int64_t decomposition_bytes() const override { return decomposition_bytes_; }
   std::string original_model() const override { return settings_.original_model(); }
 
   void begin_run(int64_t) override {
@@ -98,6 +103,15 @@ class LoraLearner : public Learner {
   }
 
  private:
+  void count_decomposition(const Weight& weight, int64_t rank) {
+    int64_t bytes = approximate_host_bytes(weight.rows(), weight.cols(), rank);
+    if (settings_.start() == LoraStart::pissa) {
+      // As a saved adapter has it, B lies beside the one that it began from.
+      bytes = std::max(bytes, 2 * weight.rows() * rank * static_cast<int64_t>(sizeof(float)));
+    }
+    decomposition_bytes_ = std::max(decomposition_bytes_, bytes);
+  }
+
   // sqrt(square) in per cent of the norm of the weights.
   double share(double square) const { return 100.0 * std::sqrt(square / squares_.weights); }
 
@@ -105,6 +119,7 @@ class LoraLearner : public Learner {
   RoundingSquares squares_;
   std::string base_storage_;  // see kBaseStorage; empty: none that could be made again
   double zero_rows_ = 0;      // with DoRA
+  int64_t decomposition_bytes_ = 0;
   SumOverStages sum_over_stages_;
   bool plans_only_ = true;
 };

@@ -23,6 +23,11 @@ constexpr int kRounds = 6;
 // lower rank than is asked for.
 constexpr double kNoise = 1e-6;
 
+// The columns of the subspace that is iterated.
+int64_t iterated_vectors(int64_t rows, int64_t cols, int64_t rank) {
+  return std::min({rank + std::max(rank, kMoreVectors), rows, cols});
+}
+
 // Uniform in [-1, 1).
 void fill_at_random(Context& context, uint64_t seed, uint32_t tensor, const Tensor& to) {
   context.ops.launch(LoraInit{to.data<float>(), seed, to.cols(), tensor, 1.0f}, to.rows());
@@ -56,7 +61,7 @@ double approximate(Context& context, const Tensor& matrix, uint64_t seed, uint32
     context.ops.zero(b);
     return 0.0;
   }
-  const int64_t vectors = std::min({rank + std::max(rank, kMoreVectors), rows, cols});
+  const int64_t vectors = iterated_vectors(rows, cols, rank);
   const Tensor left = context.scratch.tensor(DType::f32, {rows, vectors});
   const Tensor right = context.scratch.tensor(DType::f32, {cols, vectors});
   const Tensor noise = context.scratch.tensor(DType::f32, {std::max(rows, cols), vectors});
@@ -103,6 +108,14 @@ double approximate(Context& context, const Tensor& matrix, uint64_t seed, uint32
   context.ops.copy(a, Tensor(a_values.data(), DType::f32, {rank, cols}));
   context.ops.copy(b, Tensor(b_values.data(), DType::f32, {rows, rank}));
   return captured;
+}
+
+int64_t approximate_host_bytes(int64_t rows, int64_t cols, int64_t rank) {
+  const int64_t vectors = iterated_vectors(rows, cols, rank);
+  // At the end b, the directions and a, in f32.
+  const int64_t values = rows * rank + cols * vectors + rank * cols;
+  return std::max(principal_basis_host_bytes(vectors),
+                  values * static_cast<int64_t>(sizeof(float)));
 }
 
 }  // namespace jackscrew

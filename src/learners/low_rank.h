@@ -21,4 +21,7 @@ struct LoraFactors {
 double approximate(Context& context, const Tensor& matrix, uint64_t seed, uint32_t tensor,
                    const LoraFactors& factors);
 
+// What it takes of the host's memory at most, in no ledger, for a matrix [rows, cols].
+int64_t approximate_host_bytes(int64_t rows, int64_t cols, int64_t rank);
+
 }  // namespace jackscrew

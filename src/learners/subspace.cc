@@ -29,6 +29,14 @@ void to_device(Context& context, const Matrix& from, const Tensor& to) {
   context.ops.copy(to, Tensor(values.data(), DType::f32, {to.rows(), to.cols()}));
 }
 
+// Of a matrix on the host.
+int64_t bytes_in_double(int64_t rows, int64_t cols) {
+  return rows * cols * static_cast<int64_t>(sizeof(double));
+}
+int64_t bytes_in_float(int64_t rows, int64_t cols) {
+  return rows * cols * static_cast<int64_t>(sizeof(float));
+}
+
 Tensor square(Context& context, int64_t size) {
   return context.scratch.tensor(DType::f32, {size, size});
 }
@@ -65,7 +73,8 @@ Tensor cosines(Context& context, const Tensor& a, const Tensor& b) {
   return out;
 }
 
-// The eigenvectors as columns, in descending order of their eigenvalues.
+// The eigenvectors as columns, in descending order of their eigenvalues. What is given, the
+// solver's eigenvectors and what is returned are three matrices at once.
 Matrix descending_eigenvectors(const Matrix& symmetric) {
   const Eigen::SelfAdjointEigenSolver<Matrix> solver(symmetric);
   if (solver.info() != Eigen::Success) {
@@ -129,6 +138,11 @@ void orthonormalise(Context& context, const Tensor& basis) {
   fail(ErrorKind::generic, "the columns of a subspace's basis are dependent");
 }
 
+int64_t orthonormalise_host_bytes(int64_t rank) {
+  // The Gram matrix, its Cholesky factor and the inverse, which then is rounded to f32.
+  return 3 * bytes_in_double(rank, rank) + bytes_in_float(rank, rank);
+}
+
 void principal_basis(Context& context, const Tensor& z, const Tensor& basis) {
   context.ops.copy(basis, z);
   orthonormalise(context, basis);
@@ -141,12 +155,25 @@ void principal_basis(Context& context, const Tensor& z, const Tensor& basis) {
   multiply_from_right(context, basis, factor);
 }
 
+int64_t principal_basis_host_bytes(int64_t rank) {
+  // s and the three of its eigenvectors: more than orthonormalise() takes.
+  return 4 * bytes_in_double(rank, rank);
+}
+
 void exact_basis(Context& context, const Tensor& g, Transpose transpose, const Tensor& basis) {
   if (context.ops.plans_only()) return;
   Matrix values = on_host(context, g);
   if (transpose == Transpose::yes) values.transposeInPlace();
   const Matrix vectors = descending_eigenvectors(values * values.transpose());
   to_device(context, vectors.leftCols(basis.cols()), basis);
+}
+
+int64_t exact_basis_host_bytes(int64_t rows, int64_t cols, Transpose transpose) {
+  const bool turns = transpose == Transpose::yes;
+  const int64_t side = turns ? cols : rows;
+  // The values beside their f32 form, or their transpose; later beside the three of eigenvectors.
+  const int64_t copy = turns ? bytes_in_double(rows, cols) : bytes_in_float(rows, cols);
+  return bytes_in_double(rows, cols) + std::max(copy, 3 * bytes_in_double(side, side));
 }
 
 void align_basis(Context& context, const Tensor& basis, const Tensor& target) {
@@ -156,6 +183,11 @@ void align_basis(Context& context, const Tensor& basis, const Tensor& target) {
     to_device(context, nearest_rotation(on_host(context, factor)), factor);
   }
   multiply_from_right(context, basis, factor);
+}
+
+int64_t align_basis_host_bytes(int64_t rank) {
+  // At the end of nearest_rotation(): m, v, the QR, q, q with its signs, and the rotation.
+  return 6 * bytes_in_double(rank, rank);
 }
 
 double overlap(Context& context, const Tensor& c) {

@@ -33,4 +33,12 @@ void align_basis(Context& context, const Tensor& basis, const Tensor& target);
 // average where they are unrelated. 0 on the plan device.
 double overlap(Context& context, const Tensor& c);
 
+// What these take of the host's memory at most, in no ledger, while they factor: matrices in
+// double.
+int64_t orthonormalise_host_bytes(int64_t rank);
+int64_t principal_basis_host_bytes(int64_t rank);
+// `rows` and `cols` are those of g.
+int64_t exact_basis_host_bytes(int64_t rows, int64_t cols, Transpose transpose);
+int64_t align_basis_host_bytes(int64_t rank);
+
 }  // namespace jackscrew

@@ -56,8 +56,13 @@ std::optional<Advice> try_settings(const AdvisedRun& run, std::string settings,
   if (!changed) return std::nullopt;
   const int64_t device = changed->plan.ledger.peak;
   const int64_t host = changed->plan.host.peak;
-  Advice advice{std::move(settings),           std::move(remark),        device, host,
-                run.plan.ledger.peak - device, run.plan.host.peak - host};
+  Advice advice{std::move(settings),
+                std::move(remark),
+                device,
+                host,
+                run.plan.ledger.peak - device,
+                run.plan.host.peak - host,
+                changed->plan.decomposition_bytes};
   if (advice.device_saving <= 0 && advice.host_saving <= 0) return std::nullopt;
   return advice;
 }
@@ -79,7 +84,7 @@ Advice without_needless(const AdvisedRun& run, const MemoryBudget& budget,
     std::vector<Position> fewer = positions;
     fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
     auto advice = try_together(run, fewer);
-    if (!advice || !budget.holds(advice->device, advice->host)) continue;
+    if (!advice || !advice->keeps_to(budget)) continue;
     positions = std::move(fewer);
     best = std::move(*advice);
   }
@@ -116,7 +121,7 @@ std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& fil
     for (const Knob& knob : knobs) {
       for (const Position& position : knob.positions) {
         auto advice = try_settings(run, position.settings, position.remark);
-        if (advice && budget.holds(advice->device, advice->host)) return advice;
+        if (advice && advice->keeps_to(budget)) return advice;
       }
     }
     return std::nullopt;
@@ -133,7 +138,7 @@ std::optional<Advice> fitting_advice(const Recipe& recipe, const ModelFiles& fil
         auto advice = try_together(run, tried);
         if (!advice || advice->saving() <= saving) continue;
         saving = advice->saving();
-        if (budget.holds(advice->device, advice->host)) {
+        if (advice->keeps_to(budget)) {
           return without_needless(run, budget, std::move(tried), std::move(*advice));
         }
         with_this = std::move(tried);

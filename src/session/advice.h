@@ -16,8 +16,12 @@ struct Advice {
   std::string remark;
   int64_t device = 0, host = 0;                // peaks, in bytes
   int64_t device_saving = 0, host_saving = 0;  // at least one is positive
+  int64_t decomposition = 0;                   // as in the plan of the changed run
 
   int64_t saving() const { return device_saving + host_saving; }
+  bool keeps_to(const MemoryBudget& budget) const {
+    return budget.holds(device, host, decomposition);
+  }
   // "2.0 GiB and 1.0 GiB of the host".
   std::string needs() const;
 };

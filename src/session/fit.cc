@@ -61,14 +61,14 @@ int64_t beside_the_ledger(int64_t booked, const Recipe& recipe, bool beside_gpu)
 
 // Why bytes of the machine's memory are refused.
 struct Shortage {
-  int64_t left;      // for what is booked, and for data
+  int64_t left;      // for what is booked, and for data and decompositions
   std::string text;  // what follows on the words that say what is needed
 };
 
-// What booked bytes and data lack, beside which the program takes `beside`. `budgeted`: what is
-// free on the machine is the user's business.
-std::optional<Shortage> find_shortage(int64_t booked, int64_t data, int64_t beside, bool budgeted) {
-  const int64_t bytes = checked_add(booked, data);
+// What booked bytes and `more`, known to the byte as well, lack, beside which the program takes
+// `beside`. `budgeted`: what is free on the machine is the user's business.
+std::optional<Shortage> find_shortage(int64_t booked, int64_t more, int64_t beside, bool budgeted) {
+  const int64_t bytes = checked_add(booked, more);
   const int64_t all = checked_add(bytes, beside);
   // Checked even with a budget: a process that exceeds a memory limit is killed.
   if (const auto limit = memory_limit(); limit && all > limit->available) {
@@ -128,22 +128,32 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
   }
   // What lies in the machine's memory; beside a GPU that is what the host keeps.
   const int64_t in_machine = own ? host : peak + host;
-  std::optional<int64_t>& of_machine = own ? budget.host : budget.together;
   const auto all_needed = [&](int64_t available) {
     if (own) return needed_on_host(available);
     return needed(available) +
            (host > 0 ? fmt::format(" and {} for masters", human_bytes(host)) : "");
   };
-  // Data that take less than a hundredth are not worth words.
-  const std::string for_data = use.data_bytes < std::max<int64_t>(1, in_machine / 100)
-                                   ? ""
-                                   : fmt::format(" and {} for data", human_bytes(use.data_bytes));
-  const auto shortage = find_shortage(in_machine, use.data_bytes,
-                                      beside_the_ledger(in_machine, recipe, own.has_value()),
-                                      budgets_machine(recipe, plan, *device));
+  // What takes less than a hundredth is not worth words.
+  const auto beside_it = [&](int64_t bytes, const char* purpose) {
+    return bytes < std::max<int64_t>(1, in_machine / 100)
+               ? ""
+               : fmt::format(" and {} for {}", human_bytes(bytes), purpose);
+  };
+  const std::string for_more = beside_it(use.data_bytes, "data") +
+                               beside_it(plan.decomposition_bytes, "the largest decomposition");
+  const auto shortage =
+      find_shortage(in_machine, checked_add(use.data_bytes, plan.decomposition_bytes),
+                    beside_the_ledger(in_machine, recipe, own.has_value()),
+                    budgets_machine(recipe, plan, *device));
   if (!shortage) return;
-  of_machine = std::max<int64_t>(0, shortage->left - use.data_bytes);
-  refuse(all_needed(shortage->left) + for_data + shortage->text);
+  const int64_t left = shortage->left - use.data_bytes;
+  // Beside a GPU, what is advised is taken to need as much for decompositions.
+  if (own) {
+    budget.host = std::max<int64_t>(0, left - plan.decomposition_bytes);
+  } else {
+    budget.together = std::max<int64_t>(0, left);
+  }
+  refuse(all_needed(shortage->left) + for_more + shortage->text);
 }
 
 void require_host_memory(int64_t booked, const Recipe& recipe, const std::string& hint) {
@@ -172,6 +182,7 @@ MachineMemory machine_memory(const Recipe& recipe, const SessionUse& use, const 
   out.needed = plan.host.peak + (beside ? 0 : plan.ledger.peak);
   out.needed += beside_the_ledger(out.needed, recipe, beside);
   out.needed = checked_add(out.needed, use.data_bytes);
+  out.needed = checked_add(out.needed, plan.decomposition_bytes);
   if (const auto limit = memory_limit()) out.available = limit->available;
   const int64_t available = available_memory_bytes();  // 0: not known
   if (!budgets_machine(recipe, plan, *device) && available > 0) {

@@ -20,9 +20,9 @@ SessionUse training_use(const Recipe& recipe) {
           .place = {.layout = {.lanes = lanes}}};
 }
 
-bool MemoryBudget::holds(int64_t device_bytes, int64_t host_bytes) const {
+bool MemoryBudget::holds(int64_t device_bytes, int64_t host_bytes, int64_t beside) const {
   return (!device || device_bytes <= *device) && (!host || host_bytes <= *host) &&
-         (!together || device_bytes + host_bytes <= *together);
+         (!together || device_bytes + host_bytes + beside <= *together);
 }
 
 bool fits(const Recipe& recipe, const SessionPlan& plan) {

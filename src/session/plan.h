@@ -36,7 +36,8 @@ struct DiskPlan {
 struct MemoryBudget {
   std::optional<int64_t> device, host, together;
 
-  bool holds(int64_t device_bytes, int64_t host_bytes) const;
+  // `beside`: what is in no ledger, of which `device` and `host` say nothing.
+  bool holds(int64_t device_bytes, int64_t host_bytes, int64_t beside = 0) const;
 };
 
 // Whether the plan stays within the recipe's device_memory and host_memory, where they are set.

@@ -24,10 +24,11 @@ struct SessionPlan {
   Ledger host;    // beside it: masters, and what other ranks receive and send where the device is a
                   // GPU
   Ledger disk;    // masters that lie in files
-  int64_t weight_bytes = 0;  // of this session's weights as they are stored
-  int64_t mapped_bytes = 0;  // the part of weight_bytes that stays in file maps
-  bool recompute = false;    // what gradient_checkpointing=auto came to
-  int64_t gradients = 0;     // how many tensors learn, now or later
+  int64_t decomposition_bytes = 0;  // of the host, in no ledger (Learner::decomposition_bytes())
+  int64_t weight_bytes = 0;         // of this session's weights as they are stored
+  int64_t mapped_bytes = 0;         // the part of weight_bytes that stays in file maps
+  bool recompute = false;           // what gradient_checkpointing=auto came to
+  int64_t gradients = 0;            // how many tensors learn, now or later
   // This is an end of a pipeline, and the embedding, which the other end holds as well, learns.
   bool updates_tied = false;
   Traffic sent;  // at most, in a step of full micro-batches

@@ -76,6 +76,7 @@ SessionPlan Session::rehearse(const Recipe& recipe, const ModelFiles& files, con
   if (use.training) {
     plan.gradients = booked.step_->gradients();
     plan.updates_tied = booked.step_->updates_tied();
+    plan.decomposition_bytes = booked.learner_->decomposition_bytes();
   }
   booked.rehearse_work();
   plan.ledger = booked.memory().ledger();

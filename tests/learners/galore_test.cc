@@ -201,6 +201,7 @@ class Rig {
   }
   Weight& weight() { return *weight_; }
   StepScalars& scalars() { return scalars_; }
+  int64_t decomposition_bytes() const { return learner_->decomposition_bytes(); }
 
  private:
   int64_t rows_, cols_;
@@ -417,6 +418,24 @@ TEST(GaloreNotes, OfAMatrixWithASideOfOne) {
       learner->notes().warnings,
       std::vector<std::string>{"rank 1 of model.layers.0.mlp.up_proj.weight [20, 1] takes more "
                                "arithmetic than its whole gradient; use method=full"});
+}
+
+// Matrices in double at once, and what is copied in f32.
+TEST(GaloreSlot, SaysWhatADecompositionTakesOfTheHost) {
+  const auto bytes = [](int64_t rows, int64_t cols, const Settings& settings) {
+    return Rig(rows, cols, settings).decomposition_bytes();
+  };
+  // Rank 4: the small problems are [4, 4].
+  EXPECT_EQ(bytes(20, 12, {{"subspace", "random"}}), (3 * 8 + 4) * 16);
+  EXPECT_EQ(bytes(20, 12, {}), 4 * 8 * 16);
+  EXPECT_EQ(bytes(20, 12, {{"subspace_basis", "aligned"}}), 6 * 8 * 16);
+  // The gradient and three [side, side], or the gradient and its transpose.
+  const Settings svd = {{"subspace", "svd"}};
+  EXPECT_EQ(bytes(20, 12, svd), 8 * 20 * 12 + 3 * 8 * 12 * 12);
+  EXPECT_EQ(bytes(200, 4, svd), 2 * 8 * 200 * 4);
+  EXPECT_EQ(bytes(4, 200, svd), (8 + 4) * 4 * 200);
+  EXPECT_EQ(bytes(20, 12, {{"subspace", "svd"}, {"galore_side", "big"}}),
+            8 * 20 * 12 + 3 * 8 * 20 * 20);
 }
 
 // A window without gradients, such as one of frozen inputs, keeps the subspace.

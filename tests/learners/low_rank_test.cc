@@ -84,5 +84,11 @@ TEST_F(LowRankTest, MatricesOfAFewDirections) {
   }
 }
 
+// A small problem in double, or the factors of a long matrix in f32.
+TEST(LowRank, SaysWhatItTakesOfTheHost) {
+  EXPECT_EQ(approximate_host_bytes(100, 100, 40), 4 * 8 * 80 * 80);
+  EXPECT_EQ(approximate_host_bytes(1000, 200, 4), 4 * (1000 * 4 + 200 * 20 + 200 * 4));
+}
+
 }  // namespace
 }  // namespace jackscrew

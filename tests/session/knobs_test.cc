@@ -13,6 +13,22 @@
 namespace jackscrew {
 namespace {
 
+// Advice of larger subspaces counts what their singular vectors take of the machine's memory.
+TEST(Advice, CountsDecompositions) {
+  const ModelFiles files = open_model(golden_path("gqa_tied").string());
+  const Recipe recipe =
+      make_recipe(settings_of("method=galore subspace=svd galore_rank=8 sequence_len=32"));
+  const SessionPlan plan = Session::rehearse(recipe, files, training_use(recipe));
+  const std::vector<Advice> all = memory_advice(recipe, files, plan);
+  const auto bigger = std::ranges::find(all, "galore_side=big", &Advice::settings);
+  ASSERT_NE(bigger, all.end());
+  EXPECT_GT(bigger->decomposition, plan.decomposition_bytes);
+  const int64_t needed = bigger->device + bigger->host + bigger->decomposition;
+  EXPECT_TRUE(bigger->keeps_to({{}, {}, needed}));
+  EXPECT_FALSE(bigger->keeps_to({{}, {}, needed - 1}));
+  EXPECT_TRUE(bigger->keeps_to({bigger->device, bigger->host, {}}));
+}
+
 // Of steps of 100 tokens the cache of sample answers takes more than they do themselves.
 TEST(Knobs, LeaveOutSamplesWhoseCacheOutgrowsAStep) {
   const ModelFiles files = open_model("llama-130m");

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "session/adapter.h"
+#include "session/plan.h"
+#include "tests/cli/run_program.h"
 #include "tests/support/batches.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
@@ -246,6 +248,27 @@ TEST_F(LoraStartTest, WhatMakesNoSenseIsRefused) {
     session({"lora_init=loftq", "lora_original_model=nowhere"});
   });
   refused("has no weights", {"lora_init=loftq", "lora_original_model=llama-9m"});
+}
+
+TEST_F(LoraStartTest, SaysWhatTheStartTakesOfTheHost) {
+  const auto bytes = [](const std::string& settings, const ModelFiles& files) {
+    const Recipe recipe = make_recipe(settings_of("sequence_len=16 method=lora " + settings));
+    return Session::rehearse(recipe, files, training_use(recipe)).decomposition_bytes;
+  };
+  // The small problem has 20 vectors at rank 4.
+  const int64_t small_problem = 4 * 8 * 20 * 20;
+  EXPECT_EQ(bytes("lora_rank=4 lora_init=pissa", files_), small_problem);
+  EXPECT_EQ(bytes("lora_rank=4 lora_init=loftq storage=nf4", files_), small_problem);
+  EXPECT_EQ(bytes("lora_rank=4", files_), 0);
+  // The largest B of the saved adapter, of twice the rank.
+  const TemporaryDirectory directory("jackscrew_long_b");
+  const ModelFiles wide = open_model(directory.file("config.json", R"({
+      "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 64,
+      "hidden_size": 16, "intermediate_size": 2048, "num_hidden_layers": 1,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64,
+      "tie_word_embeddings": true})"));
+  EXPECT_EQ(bytes("init=random lora_target=up_proj lora_rank=4 lora_init=pissa", wide),
+            4 * 2048 * 2 * 4);
 }
 
 // As in the recipe of the run that made it.

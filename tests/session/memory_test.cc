@@ -147,6 +147,35 @@ TEST_F(MemoryTest, DataAreOfTheMachinesMemory) {
   EXPECT_NO_THROW(require_fit(budgeted, files_, use, plan));
 }
 
+// Nor does one of what a decomposition takes for a moment, in no ledger.
+TEST_F(MemoryTest, DecompositionsAreOfTheMachinesMemory) {
+  const std::string galore = "sequence_len=32 method=galore galore_side=big ";
+  const auto plan_of = [&](const std::string& settings) {
+    const Recipe recipe = make_recipe(settings_of(settings));
+    return Session::rehearse(recipe, files_, training_use(recipe));
+  };
+  // Of [44, 32] the gradient, and three matrices [44, 44].
+  const int64_t bytes = 8 * 44 * 32 + 3 * 8 * 44 * 44;
+  SessionPlan plan = plan_of(galore + "subspace=svd");
+  EXPECT_EQ(plan.decomposition_bytes, bytes);
+  EXPECT_EQ(
+      plan_of(galore + "subspace=svd update=fused max_grad_norm_of=weight").decomposition_bytes,
+      bytes);
+  EXPECT_EQ(plan_of("sequence_len=32 method=full").decomposition_bytes, 0);
+  const Recipe free = make_recipe(settings_of(galore + "subspace=svd"));
+  const SessionUse use = training_use(free);
+  const int64_t with = machine_memory(free, use, plan).needed;
+  EXPECT_NO_THROW(require_fit(free, files_, use, plan));
+  plan.decomposition_bytes = 0;
+  EXPECT_EQ(machine_memory(free, use, plan).needed, with - bytes);
+  plan.decomposition_bytes = int64_t{1} << 50;
+  if (available_memory_bytes() == 0) GTEST_SKIP() << "the system does not say what is free";
+  const std::string refusal =
+      error_of(ErrorKind::does_not_fit, [&] { require_fit(free, files_, use, plan); });
+  EXPECT_NE(refusal.find(" and 1048576.00 GiB for the largest decomposition"), std::string::npos)
+      << refusal;
+}
+
 // What runs were seen to take, in MiB: product=f32, product=bf16, then both with micro-batches of
 // many lengths.
 TEST_F(MemoryTest, LeavesRoomForWhatIsNotBooked) {

@@ -105,8 +105,8 @@ void remove_replaced(const fs::path& output_dir, int64_t own, const fs::path& wr
   warn(fmt::format("older checkpoints are not removed: {}", error.what()));
 }
 
-void remove_abandoned(const fs::path& output_dir, int64_t own) try {
-  remove_checkpoints_after(output_dir, own);
+void remove_abandoned(OutputClaim& output_dir, int64_t own) try {
+  if (const fs::path* output = output_dir.find()) remove_checkpoints_after(*output, own);
 } catch (const Error& error) {
   warn(fmt::format("checkpoints of an earlier run are not removed: {}", error.what()));
 }

@@ -31,8 +31,8 @@ void remove_replaced(const fs::path& output_dir, int64_t own, const fs::path& wr
                      const fs::path& spared);
 
 // Removes those after the step `own` alone, at the end of a run that may have written none. Warns
-// where it cannot.
-void remove_abandoned(const fs::path& output_dir, int64_t own);
+// where it cannot; where the directory cannot be reached, the result will say so.
+void remove_abandoned(OutputClaim& output_dir, int64_t own);
 
 // Whether the states of a run can and shall be saved after such an error: not where they are not
 // finite, the device or another rank has failed, or the user wants no more.

@@ -384,8 +384,7 @@ class Trainer {
     const bool may_learn = recipe_.learning_rate > 0;  // with 0 nothing is to be gained
     if (const std::string text = watch_.nothing_gained(); may_learn && !text.empty()) warn(text);
     require_finite_parameters(done);
-    remove_abandoned(claim_->path(),
-                     own_);  // before there is a result whose end they would pass for
+    remove_abandoned(*claim_, own_);  // before there is a result whose end they would pass for
     write_result(done);
     has_result_ = true;
     console_.enter(RunPhase::answers);

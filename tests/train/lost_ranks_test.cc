@@ -31,20 +31,15 @@ class LostAtTheEnd : public Transport {
   std::string host_ = "here";
 };
 
-// Rank 0's end of a network. Once `file` is there, it carries so many more of rank 0's messages.
-class LostAfterAFile : public Transport {
+// An end of a network, for those that fail at some message.
+class End : public Transport {
  public:
-  LostAfterAFile(Transport& network, fs::path file, int messages)
-      : network_(network), file_(std::move(file)), messages_(messages) {}
+  explicit End(Transport& network) : network_(network) {}
 
   int rank() const override { return network_.rank(); }
   int size() const override { return network_.size(); }
   const std::string& host(int rank) const override { return network_.host(rank); }
   Ticket send(int to, Tag tag, std::span<const uint8_t> bytes) override {
-    if (fs::exists(file_) && messages_-- == 0) {
-      EXPECT_THROW(network_.abort(7), Error);  // so that the other rank ends
-      fail(ErrorKind::device, "rank 1 on here is lost");
-    }
     return network_.send(to, tag, bytes);
   }
   Ticket receive(int from, Tag tag, std::span<uint8_t> bytes) override {
@@ -59,41 +54,46 @@ class LostAfterAFile : public Transport {
 
  private:
   Transport& network_;
+};
+
+// Rank 0's. Once `file` is there, it carries so many more of rank 0's messages.
+class LostAfterAFile : public End {
+ public:
+  LostAfterAFile(Transport& network, fs::path file, int messages)
+      : End(network), file_(std::move(file)), messages_(messages) {}
+
+  Ticket send(int to, Tag tag, std::span<const uint8_t> bytes) override {
+    if (fs::exists(file_) && messages_-- == 0) {
+      EXPECT_THROW(abort(7), Error);  // so that the other rank ends
+      fail(ErrorKind::device, "rank 1 on here is lost");
+    }
+    return End::send(to, tag, bytes);
+  }
+
+ private:
   fs::path file_;
   int messages_;
 };
 
-// Rank 1's end of a network, which fails where rank 0 asks for the result of a step.
-class LostAtAResult : public Transport {
+// Rank 1's, which fails where rank 0 asks for the result of a step.
+class LostAtAResult : public End {
  public:
-  explicit LostAtAResult(Transport& network) : network_(network) {}
+  using End::End;
 
-  int rank() const override { return network_.rank(); }
-  int size() const override { return network_.size(); }
-  const std::string& host(int rank) const override { return network_.host(rank); }
-  Ticket send(int to, Tag tag, std::span<const uint8_t> bytes) override {
-    return network_.send(to, tag, bytes);
-  }
   Ticket receive(int from, Tag tag, std::span<uint8_t> bytes) override {
     received_ = bytes;
-    return network_.receive(from, tag, bytes);
+    return End::receive(from, tag, bytes);
   }
   void wait(std::span<const Ticket> tickets) override {
-    network_.wait(tickets);
+    End::wait(tickets);
     // Only a command without arguments is a single byte.
     const auto received = std::exchange(received_, {});
     if (received.size() == 1 && received[0] == static_cast<uint8_t>(Command::result)) {
       fail(ErrorKind::model, "the model is cut short");
     }
   }
-  [[noreturn]] void abort(int exit_code) override {
-    network_.abort(exit_code);
-    std::terminate();  // never reached
-  }
-  void close() override { network_.close(); }
 
  private:
-  Transport& network_;
   std::span<uint8_t> received_;
 };
 

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/process_memory.h"
 #include "base/shared_names.h"
 #include "base/text.h"
 #include "report/event_log.h"
@@ -113,9 +114,21 @@ class Report {
     time_before_ = kind == "end" ? std::nullopt : std::optional(time);
   }
   void add_step(double step, const json& event) {
+    if (steps_.size() == steps_.capacity()) make_room_for_steps();
     const auto value = [&](const char* key) { return number(event, key).value_or(NAN); };
     steps_.push_back({step, value("loss"), value("learning_rate"), value("grad_norm"),
                       value("tokens_per_second")});
+  }
+  // A run may log more steps than its memory limit leaves room for.
+  void make_room_for_steps() {
+    const size_t count = std::max<size_t>(1024, steps_.size() + steps_.size() / 4);
+    // While they are moved, as much is taken twice; so much also covers what charts() takes for a
+    // series of all steps, in two copies while it is drawn.
+    static_assert(5 * sizeof(LoggedStep) >= sizeof(LoggedStep) + 10 * sizeof(ChartPoint));
+    require_memory(static_cast<int64_t>(count * sizeof(LoggedStep)),
+                   fmt::format("the report of more than {} logged steps", steps_.size()),
+                   "`jackscrew report DIR` writes it where there is more memory");
+    steps_.reserve(count);
   }
   void add_evaluation(double step, const json& event) {
     if (const auto loss = number(event, "eval_loss")) evaluations_.push_back({step, *loss});

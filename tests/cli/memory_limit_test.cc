@@ -65,6 +65,18 @@ TEST(SlowMemoryLimit, RefusesBeforeTheKernelKills) {
   EXPECT_NE(group.run_within("doctor").out.find("memory limit: 120.0 MiB"), std::string::npos);
 }
 
+std::string log_of(int64_t steps) {
+  std::string log;
+  for (int64_t step = 1; step <= steps; ++step) {
+    log += fmt::format(R"({{"event": "step", "step": {}, "time": {}.25, "loss": 1.5, )"
+                       R"("grad_norm": 1.25, "learning_rate": 1e-05, "epoch": 0.5, "tokens": 64, )"
+                       R"("tokens_per_second": 1000.5}})"
+                       "\n",
+                       step, 1796019232 + step);
+  }
+  return log;
+}
+
 // A limit that leaves a short run enough leaves a long one enough to be repeated and reported.
 TEST(SlowMemoryLimit, ALongLogIsNotHeld) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
@@ -72,15 +84,7 @@ TEST(SlowMemoryLimit, ALongLogIsNotHeld) {
   if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
   const TinyRun tiny("long_log");
   tiny.must_train("out", "max_steps=1");
-  std::string log;
-  for (int64_t step = 1; step <= 200000; ++step) {
-    log += fmt::format(R"({{"event": "step", "step": {}, "time": {}.25, "loss": 1.5, )"
-                       R"("grad_norm": 1.25, "learning_rate": 1e-05, "epoch": 0.5, "tokens": 64, )"
-                       R"("tokens_per_second": 1000.5}})"
-                       "\n",
-                       step, 1796019232 + step);
-  }
-  tiny.file("out/train_log.jsonl", log + tiny.text("out/train_log.jsonl"));
+  tiny.file("out/train_log.jsonl", log_of(200000) + tiny.text("out/train_log.jsonl"));
   fs::remove(tiny.path("out/report.html"));
   const Outcome again = group.run_within(tiny.train("out", "max_steps=1") + " 2>&1");
   ASSERT_EQ(again.exit_code, 0) << again.out;
@@ -89,6 +93,23 @@ TEST(SlowMemoryLimit, ALongLogIsNotHeld) {
 }
 
 // Lists of what is in the data are looked at before they grow beyond the limit.
+// The report holds five numbers of each logged step, and charts of them.
+TEST(SlowMemoryLimit, ReportsNoMoreStepsThanFit) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("long_report");
+  fs::create_directory(tiny.path("out"));
+  tiny.file("out/train_log.jsonl", log_of(400000));
+  const std::string report = "report " + tiny.path("out").string() + kErrorsOnly;
+  {
+    const Group tight(int64_t{24} << 20);
+    if (tight.path().empty()) GTEST_SKIP() << "no right to make a control group";
+    expect_refused(tight.run_within(report), 3, {"the report of more than", "jackscrew report"});
+    EXPECT_FALSE(fs::exists(tiny.path("out/report.html")));
+  }
+  const Group enough(int64_t{64} << 20);
+  EXPECT_EQ(enough.run_within(report).exit_code, 0);
+}
+
 TEST(SlowMemoryLimit, DoesNotReadMoreRecordsThanFit) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
   const Group group(int64_t{64} << 20);

@@ -23,11 +23,13 @@ constexpr int64_t kLargeData = int64_t{64} << 20;
 }  // namespace
 
 ChatFormat recipe_chat_format(const Recipe& recipe, const Tokenizer& tokenizer) {
+  const jinja::DateTime clock = chat_clock(recipe.chat_date);
+  if (recipe.chat_template != "auto" || recipe.adapter.empty()) {
+    return chat_format(recipe.chat_template, tokenizer.data(), clock);
+  }
   TokenizerData data = tokenizer.data();
-  // An adapter has learned with the template beside it.
-  const bool own = recipe.chat_template == "auto" && !recipe.adapter.empty();
-  if (own) apply_templates(data, recipe.adapter);
-  return chat_format(recipe.chat_template, data, chat_clock(recipe.chat_date));
+  apply_templates(data, recipe.adapter);  // with which the adapter has learned
+  return chat_format(recipe.chat_template, data, clock);
 }
 
 DatasetOptions dataset_options(const Recipe& recipe, const Tokenizer& tokenizer) {

@@ -98,7 +98,9 @@ void take_tokenizer(ModelFiles& files, const std::string& origin, const Read& re
   files.tokenizer.reset();
   files.tokenizer_error.reset();
   try {
-    files.tokenizer = read();
+    if (std::optional<TokenizerData> data = read()) {
+      files.tokenizer = std::make_shared<const TokenizerData>(*std::move(data));
+    }
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::model) throw;
     files.tokenizer_error = error;
@@ -244,12 +246,12 @@ void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::
     FoundTokenizer found = read_tokenizer(tokenizer);
     files.tokenizer_origin = found.origin.string();
     files.tokenizer_texts = std::move(found.texts);
-    files.tokenizer = std::move(found.data);
+    files.tokenizer = std::make_shared<const TokenizerData>(std::move(found.data));
     files.tokenizer_error.reset();
     files.tokenizer_owner = TokenizerOwner::recipe;
   } else if (!adapter.empty() && has_tokenizer(adapter)) {
     if (tokenizer != kBytes) refuse_unread_tokenizer(files, adapter);
-    const std::optional<TokenizerData> own = std::move(files.tokenizer);
+    const std::shared_ptr<const TokenizerData> own = std::move(files.tokenizer);
     take_tokenizer_of(files, adapter);
     // Trainers write the model's tokenizer beside an adapter: then its configuration still counts.
     const bool same = own && files.tokenizer && same_tokens(*own, *files.tokenizer);
@@ -257,8 +259,10 @@ void choose_tokenizer(ModelFiles& files, const std::string& adapter, const std::
     files.lends_templates = same && files.tokenizer->chat_template.empty() &&
                             files.tokenizer->tool_template.empty() && !own->chat_template.empty();
     if (files.lends_templates) {
-      files.tokenizer->chat_template = own->chat_template;
-      files.tokenizer->tool_template = own->tool_template;
+      TokenizerData with_templates = *files.tokenizer;
+      with_templates.chat_template = own->chat_template;
+      with_templates.tool_template = own->tool_template;
+      files.tokenizer = std::make_shared<const TokenizerData>(std::move(with_templates));
     }
   }
 }
@@ -296,7 +300,7 @@ std::string missing_hint(const ModelFiles& files, const WeightSource& source,
   return tensor_hint(files, "incomplete");
 }
 
-Tokenizer tokenizer_of(TokenizerData data, const std::string& origin) {
+Tokenizer tokenizer_of(std::shared_ptr<const TokenizerData> data, const std::string& origin) {
   try {
     return Tokenizer(std::move(data));
   } catch (const Error& error) {
@@ -440,11 +444,11 @@ void warn_of_unused_tensors(const ModelFiles& files) {
 }
 
 Tokenizer make_tokenizer(const std::string& choice, const ModelFiles& files) {
-  TokenizerData data;
+  std::shared_ptr<const TokenizerData> data;
   if (choice == kBytes) {
-    data = byte_tokenizer();
+    data = std::make_shared<const TokenizerData>(byte_tokenizer());
   } else if (files.tokenizer) {
-    data = *files.tokenizer;
+    data = files.tokenizer;
   } else if (files.tokenizer_error) {
     throw Error(*files.tokenizer_error);
   } else {

@@ -30,9 +30,10 @@ struct ModelFiles {
   // The files of that directory, as they were read: they may change while a run lasts.
   TokenizerTexts tokenizer_texts;
   TokenizerOwner tokenizer_owner = TokenizerOwner::model;
-  bool lends_templates = false;            // `tokenizer` has the model's, which that place lacks
-  std::optional<TokenizerData> tokenizer;  // absent when the model has none that can be used
-  std::optional<Error> tokenizer_error;    // why the one in the files cannot be used
+  bool lends_templates = false;  // `tokenizer` has the model's, which that place lacks
+  // Null when the model has none that can be used. Shared with the Tokenizer that is made of it.
+  std::shared_ptr<const TokenizerData> tokenizer;
+  std::optional<Error> tokenizer_error;  // why the one in the files cannot be used
 
   // Whether `tokenizer` is present and has the same tokens as `other`; has_own_tokens() also
   // requires that it is the model's own.

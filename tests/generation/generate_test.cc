@@ -421,7 +421,7 @@ TEST(Prompt, EndTokens) {
   data.kinds.push_back(TokenKind::special);
   EXPECT_EQ(end_tokens(Tokenizer(data), files), (Ids{257, 258}));
   // The model's own tokenizer knows what the model's files mean.
-  files.tokenizer = data;
+  files.tokenizer = std::make_shared<const TokenizerData>(data);
   files.tokenizer_owner = TokenizerOwner::adapter;
   EXPECT_EQ(end_tokens(Tokenizer(data), files), (Ids{257, 258}));
   files.tokenizer_owner = TokenizerOwner::model;

@@ -36,7 +36,7 @@ std::string padded_gguf() {
 TEST(OpenModel, TakesTheTokenizerBesideAnAdapterForTheModelsOwn) {
   const TemporaryDirectory directory("jackscrew_model_files");
   const std::string model = directory.file("m.gguf", padded_gguf());
-  TokenizerData data = open_model(model).tokenizer.value();
+  TokenizerData data = *open_model(model).tokenizer;
   const std::string adapter = directory.path().string();
   const auto owner = [&] {
     directory.file("tokenizer.json", to_tokenizer_json(data));
@@ -102,9 +102,13 @@ TEST(OpenModel, NamesWhatIsWrongWithAGgufFile) {
             path +
                 ": tensor token_embd.weight has shape [9, 32], the configuration asks for "
                 "[9, 64] | the file is damaged, or its metadata belong to another model");
+  // A large vocabulary is held once.
+  EXPECT_EQ(&make_tokenizer("auto", files).data(), files.tokenizer.get());
   // What is wrong with a tokenizer may be found only where it is made.
   ModelFiles twice = files;
-  twice.tokenizer->tokens[7] = "b";
+  TokenizerData repeated = *files.tokenizer;
+  repeated.tokens[7] = "b";
+  twice.tokenizer = std::make_shared<const TokenizerData>(repeated);
   EXPECT_EQ(error_of(ErrorKind::model, [&] { make_tokenizer("auto", twice); }),
             path +
                 ": the tokenizer's tokens 1 and 7 are both \"b\" | give its own tokenizer: "

@@ -14,9 +14,11 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-TokenizerData with_kinds(TokenizerData data) {
-  if (data.kinds.empty()) data.kinds.assign(data.tokens.size(), TokenKind::normal);
-  return data;
+std::shared_ptr<const TokenizerData> with_kinds(std::shared_ptr<const TokenizerData> data) {
+  if (!data->kinds.empty()) return data;
+  TokenizerData changed = *data;
+  changed.kinds.assign(changed.tokens.size(), TokenKind::normal);
+  return std::make_shared<const TokenizerData>(std::move(changed));
 }
 
 bool is_literal(TokenKind kind) {
@@ -84,9 +86,12 @@ std::pair<std::string, std::string> parse_merge(std::string_view text) {
 }
 
 Tokenizer::Tokenizer(TokenizerData data)
+    : Tokenizer(std::make_shared<const TokenizerData>(std::move(data))) {}
+
+Tokenizer::Tokenizer(std::shared_ptr<const TokenizerData> data)
     : data_(with_kinds(std::move(data))),
-      pre_tokenizer_(data_.pre_tokenizer),
-      text_changes_(text_changes(data_.pre_tokenizer)),
+      pre_tokenizer_(data_->pre_tokenizer),
+      text_changes_(text_changes(data_->pre_tokenizer)),
       merger_(index_vocabulary()),
       literals_(make_literals(LiteralSet::all)),
       raw_literals_(make_literals(LiteralSet::raw)),
@@ -105,27 +110,27 @@ struct Tokenizer::Job {
 };
 
 void Tokenizer::check_ids() const {
-  if (data_.tokens.empty()) fail(ErrorKind::model, "the tokenizer has no tokens");
+  if (data_->tokens.empty()) fail(ErrorKind::model, "the tokenizer has no tokens");
   const auto size = narrow<int32_t>(vocab_size());
-  if (data_.kinds.size() != data_.tokens.size()) {
+  if (data_->kinds.size() != data_->tokens.size()) {
     fail(ErrorKind::model, "the tokenizer has {} tokens but {} token types", size,
-         data_.kinds.size());
+         data_->kinds.size());
   }
-  const std::array<std::pair<const char*, int32_t>, 5> named = {{{"bos", data_.bos},
-                                                                 {"eos", data_.eos},
-                                                                 {"pad", data_.pad},
-                                                                 {"unk", data_.unk},
-                                                                 {"missing", data_.missing_id}}};
+  const std::array<std::pair<const char*, int32_t>, 5> named = {{{"bos", data_->bos},
+                                                                 {"eos", data_->eos},
+                                                                 {"pad", data_->pad},
+                                                                 {"unk", data_->unk},
+                                                                 {"missing", data_->missing_id}}};
   for (const auto& [name, id] : named) {
     if (id < -1 || id >= size) {
       fail(ErrorKind::model, "the tokenizer's {} token id {} is outside its {} tokens", name, id,
            size);
     }
   }
-  for (const int32_t id : data_.normalized_literals) {
+  for (const int32_t id : data_->normalized_literals) {
     if (id < 0 || id >= size) fail(ErrorKind::model, "there is no token {} to normalize", id);
   }
-  if (data_.add_bos && data_.bos < 0) {
+  if (data_->add_bos && data_->bos < 0) {
     fail(ErrorKind::model, "the tokenizer adds a BOS token but names none");
   }
 }
@@ -135,21 +140,21 @@ BpeMerger Tokenizer::index_vocabulary() {
   index_tokens();
   BpeAlphabet alphabet;
   alphabet.byte_ids.fill(-1);
-  alphabet.missing_id = data_.missing_id;
-  alphabet.fuse_missing = data_.fuse_missing;
-  for (size_t i = 0; i < data_.tokens.size(); ++i) {
-    if (data_.kinds[i] == TokenKind::normal) index_normal_token(static_cast<int32_t>(i), alphabet);
+  alphabet.missing_id = data_->missing_id;
+  alphabet.fuse_missing = data_->fuse_missing;
+  for (size_t i = 0; i < data_->tokens.size(); ++i) {
+    if (data_->kinds[i] == TokenKind::normal) index_normal_token(static_cast<int32_t>(i), alphabet);
   }
   index_literals(alphabet);
   const auto bytes = std::count_if(alphabet.byte_ids.begin(), alphabet.byte_ids.end(),
                                    [](int32_t id) { return id >= 0; });
-  if (data_.spelling == Spelling::byte_map && bytes == 0) {
+  if (data_->spelling == Spelling::byte_map && bytes == 0) {
     fail(ErrorKind::model, "the tokenizer has no token for any single byte: it is not byte-level");
   }
-  if (data_.spelling == Spelling::text && alphabet.character_ids.empty()) {
+  if (data_->spelling == Spelling::text && alphabet.character_ids.empty()) {
     fail(ErrorKind::model, "the tokenizer has no token for any single character");
   }
-  if (data_.byte_fallback && bytes != 256) {
+  if (data_->byte_fallback && bytes != 256) {
     fail(ErrorKind::model, "the tokenizer falls back on bytes, but has tokens for only {} of 256",
          bytes);
   }
@@ -157,12 +162,12 @@ BpeMerger Tokenizer::index_vocabulary() {
 }
 
 void Tokenizer::index_tokens() {
-  bytes_.resize(data_.tokens.size());
-  ids_.reserve(data_.tokens.size());
-  for (size_t i = 0; i < data_.tokens.size(); ++i) {
-    const std::string& token = data_.tokens[i];
+  bytes_.resize(data_->tokens.size());
+  ids_.reserve(data_->tokens.size());
+  for (size_t i = 0; i < data_->tokens.size(); ++i) {
+    const std::string& token = data_->tokens[i];
     bytes_[i] = token;
-    if (data_.kinds[i] == TokenKind::unused) continue;
+    if (data_->kinds[i] == TokenKind::unused) continue;
     if (token.empty()) fail(ErrorKind::model, "the tokenizer's token {} is empty", i);
     const auto [other, inserted] = ids_.emplace(token, static_cast<int32_t>(i));
     if (!inserted) {
@@ -171,32 +176,32 @@ void Tokenizer::index_tokens() {
     }
   }
   // The text that matches such a token, which is also what it decodes to.
-  for (const int32_t id : data_.normalized_literals) {
+  for (const int32_t id : data_->normalized_literals) {
     std::string& text = bytes_[static_cast<size_t>(id)];
-    normalize(data_.normalizer, TextPlace::begin, text);
-    if (data_.spelling == Spelling::text) replace_all(kSpaceMark, " ", text);
+    normalize(data_->normalizer, TextPlace::begin, text);
+    if (data_->spelling == Spelling::text) replace_all(kSpaceMark, " ", text);
   }
 }
 
 void Tokenizer::index_normal_token(int32_t id, BpeAlphabet& alphabet) {
   const auto index = static_cast<size_t>(id);
-  const std::string& token = data_.tokens[index];
-  if (data_.spelling == Spelling::byte_map) {
+  const std::string& token = data_->tokens[index];
+  if (data_->spelling == Spelling::byte_map) {
     // A spelling outside the byte map is never produced by encoding; it decodes to itself.
     if (const auto bytes = unmap_bytes(token)) {
       bytes_[index] = *bytes;
       if (bytes->size() == 1) alphabet.byte_ids[static_cast<uint8_t>((*bytes)[0])] = id;
-      if (data_.ignore_merges) words_.emplace(bytes_[index], id);
+      if (data_->ignore_merges) words_.emplace(bytes_[index], id);
     }
     return;
   }
-  if (const auto byte = data_.byte_fallback ? byte_of_token(token) : std::nullopt) {
+  if (const auto byte = data_->byte_fallback ? byte_of_token(token) : std::nullopt) {
     bytes_[index] = static_cast<char>(*byte);
     alphabet.byte_ids[*byte] = id;
     return;
   }
   replace_all(kSpaceMark, " ", bytes_[index]);
-  if (data_.ignore_merges) words_.emplace(token, id);
+  if (data_->ignore_merges) words_.emplace(token, id);
   if (int32_t* place = character_place(token, alphabet.character_ids)) *place = id;
 }
 
@@ -205,15 +210,15 @@ void Tokenizer::index_normal_token(int32_t id, BpeAlphabet& alphabet) {
 // character, which normalized text may have without being the literal. Special tokens do not: they
 // count only where they are searched for.
 void Tokenizer::index_literals(BpeAlphabet& alphabet) const {
-  for (size_t i = 0; i < data_.tokens.size(); ++i) {
-    if (!is_literal(data_.kinds[i])) continue;
-    if (data_.spelling == Spelling::text) {
-      if (data_.kinds[i] != TokenKind::added) continue;
-      int32_t* place = character_place(data_.tokens[i], alphabet.character_ids);
+  for (size_t i = 0; i < data_->tokens.size(); ++i) {
+    if (!is_literal(data_->kinds[i])) continue;
+    if (data_->spelling == Spelling::text) {
+      if (data_->kinds[i] != TokenKind::added) continue;
+      int32_t* place = character_place(data_->tokens[i], alphabet.character_ids);
       if (place != nullptr && *place < 0) *place = static_cast<int32_t>(i);
       continue;
     }
-    const auto bytes = unmap_bytes(data_.tokens[i]);
+    const auto bytes = unmap_bytes(data_->tokens[i]);
     if (!bytes || bytes->size() != 1) continue;
     int32_t& id = alphabet.byte_ids[static_cast<uint8_t>((*bytes)[0])];
     if (id < 0) id = static_cast<int32_t>(i);
@@ -224,7 +229,7 @@ BpeMerger Tokenizer::make_merger(BpeAlphabet alphabet) {
   const auto id_of = [&](const std::string& token, size_t merge) {
     const auto found = ids_.find(token);
     if (found == ids_.end()) {
-      const auto& [left, right] = data_.merges[merge];
+      const auto& [left, right] = data_->merges[merge];
       fail(ErrorKind::model,
            "the tokenizer's merge {} (\"{}\" + \"{}\") needs the token \"{}\", "
            "which is missing",
@@ -233,12 +238,12 @@ BpeMerger Tokenizer::make_merger(BpeAlphabet alphabet) {
     return found->second;
   };
   std::vector<BpeMerger::Merge> merges;
-  merges.reserve(data_.merges.size());
+  merges.reserve(data_->merges.size());
   // Characters that are dropped let those on either side touch, also two spaces.
-  const bool drops = !data_.byte_fallback && data_.missing_id < 0;
-  spaces_begin_words_ = data_.spelling == Spelling::text && !data_.ignore_merges && !drops;
-  for (size_t i = 0; i < data_.merges.size(); ++i) {
-    const auto& [left, right] = data_.merges[i];
+  const bool drops = !data_->byte_fallback && data_->missing_id < 0;
+  spaces_begin_words_ = data_->spelling == Spelling::text && !data_->ignore_merges && !drops;
+  for (size_t i = 0; i < data_->merges.size(); ++i) {
+    const auto& [left, right] = data_->merges[i];
     merges.push_back({id_of(left, i), id_of(right, i), id_of(left + right, i)});
     spaces_begin_words_ =
         spaces_begin_words_ && first_word(left + right) == left.size() + right.size();
@@ -251,18 +256,18 @@ BpeMerger Tokenizer::make_merger(BpeAlphabet alphabet) {
 }
 
 Literals Tokenizer::make_literals(LiteralSet set) const {
-  std::vector<bool> is_normalized(data_.tokens.size());
-  for (const int32_t id : data_.normalized_literals) is_normalized[static_cast<size_t>(id)] = true;
+  std::vector<bool> is_normalized(data_->tokens.size());
+  for (const int32_t id : data_->normalized_literals) is_normalized[static_cast<size_t>(id)] = true;
   std::vector<Literal> literals;
-  for (size_t i = 0; i < data_.tokens.size(); ++i) {
+  for (size_t i = 0; i < data_->tokens.size(); ++i) {
     const LiteralSet own = is_normalized[i] ? LiteralSet::normalized : LiteralSet::raw;
     const bool wanted = set == LiteralSet::all || set == own;
-    if (!wanted || !is_literal(data_.kinds[i])) continue;
-    std::string text = data_.tokens[i];
-    if (set == LiteralSet::normalized) normalize(data_.normalizer, TextPlace::begin, text);
+    if (!wanted || !is_literal(data_->kinds[i])) continue;
+    std::string text = data_->tokens[i];
+    if (set == LiteralSet::normalized) normalize(data_->normalizer, TextPlace::begin, text);
     if (text.empty()) continue;  // no text holds what the normalizer removes
     literals.push_back(
-        {std::move(text), static_cast<int32_t>(i), data_.kinds[i] == TokenKind::special});
+        {std::move(text), static_cast<int32_t>(i), data_->kinds[i] == TokenKind::special});
   }
   return Literals(std::move(literals));
 }
@@ -300,9 +305,9 @@ void Tokenizer::encode_bytes(std::string_view text, Job& job) const {
 // `text` is valid UTF-8 without raw literals.
 void Tokenizer::encode_piece(std::string_view text, Job& job) const {
   std::string changed;
-  if (!data_.normalizer.empty()) {
+  if (!data_->normalizer.empty()) {
     changed = text;
-    normalize(data_.normalizer, job.place, changed);
+    normalize(data_->normalizer, job.place, changed);
     text = changed;
   }
   normalized_literals_.split(
@@ -328,7 +333,7 @@ void Tokenizer::encode_words(std::string_view text, Job& job) const {
 }
 
 void Tokenizer::encode_word(std::string_view word, Job& job) const {
-  if (data_.ignore_merges) {
+  if (data_->ignore_merges) {
     if (const auto whole = words_.find(word); whole != words_.end()) {
       job.ids.push_back(whole->second);
       return;
@@ -351,7 +356,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special,
 
 std::string Tokenizer::first_token_bytes(int32_t id) const {
   const std::string& bytes = token_bytes(id);
-  switch (data_.leading_space) {
+  switch (data_->leading_space) {
     case LeadingSpace::keep:
       return bytes;
     case LeadingSpace::drop_one:
@@ -359,7 +364,7 @@ std::string Tokenizer::first_token_bytes(int32_t id) const {
     case LeadingSpace::drop_first_token:
       break;
   }
-  std::string token = data_.tokens[static_cast<size_t>(id)];
+  std::string token = data_->tokens[static_cast<size_t>(id)];
   if (token.find(kSpaceMark) == std::string::npos) return bytes;
   replace_all(kSpaceMark, "", token);
   return token;
@@ -374,7 +379,7 @@ const std::string& Tokenizer::token_bytes(int32_t id) const {
 
 TokenKind Tokenizer::kind(int32_t id) const {
   token_bytes(id);
-  return data_.kinds[static_cast<size_t>(id)];
+  return data_->kinds[static_cast<size_t>(id)];
 }
 
 std::optional<int32_t> Tokenizer::find_special(std::string_view text) const {

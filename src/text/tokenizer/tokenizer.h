@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -103,6 +104,8 @@ class Tokenizer {
   // Throws Error(model) when ids are out of range, tokens are empty or appear twice, a merge refers
   // to a token that is missing, or a pattern does not compile.
   explicit Tokenizer(TokenizerData data);
+  // Shares `data`, which must not be null: a large vocabulary takes tens of MiB.
+  explicit Tokenizer(std::shared_ptr<const TokenizerData> data);
   // Members hold views into the vocabulary, which stay valid after a move but not after a copy.
   Tokenizer(Tokenizer&&) = default;
   Tokenizer& operator=(Tokenizer&&) = default;
@@ -128,11 +131,11 @@ class Tokenizer {
   // Whether a byte that is no part of a character has a token of its own.
   bool has_byte(uint8_t byte) const { return merger_.has_byte(byte); }
 
-  int64_t vocab_size() const { return static_cast<int64_t>(data_.tokens.size()); }
-  int32_t bos() const { return data_.bos; }
-  int32_t eos() const { return data_.eos; }
-  int32_t pad() const { return data_.pad; }
-  bool add_bos() const { return data_.add_bos; }
+  int64_t vocab_size() const { return static_cast<int64_t>(data_->tokens.size()); }
+  int32_t bos() const { return data_->bos; }
+  int32_t eos() const { return data_->eos; }
+  int32_t pad() const { return data_->pad; }
+  bool add_bos() const { return data_->add_bos; }
   // The id of a special or added token.
   std::optional<int32_t> find_special(std::string_view text) const;
   // The first special or added token spelled out in `text`, the longest where several begin.
@@ -141,7 +144,7 @@ class Tokenizer {
     int32_t id;
   };
   std::optional<SpecialPlace> next_special(std::string_view text) const;
-  const TokenizerData& data() const { return data_; }
+  const TokenizerData& data() const { return *data_; }
 
  private:
   struct Job;  // one call of encode()
@@ -162,9 +165,9 @@ class Tokenizer {
   void encode_words(std::string_view text, Job& job) const;
   void encode_word(std::string_view word, Job& job) const;
 
-  TokenizerData data_;
+  std::shared_ptr<const TokenizerData> data_;            // never null
   std::vector<std::string> bytes_;                       // by id
-  std::unordered_map<std::string_view, int32_t> ids_;    // by spelling; views into data_.tokens
+  std::unordered_map<std::string_view, int32_t> ids_;    // by spelling; views into data_->tokens
   std::unordered_map<std::string_view, int32_t> words_;  // as merged; only with ignore_merges
   // No merge joins another character with a following U+2581, so words may be cut there.
   bool spaces_begin_words_ = false;

@@ -56,11 +56,8 @@ void GaloreSlot::backward(const Gradient& g, const Tensor*) {
   Context& context = g.context();
   const Arena::Frame frame(context.scratch);
   const Tensor p = basis(context, DType::f32);
-  if (!in_window()) return project(g, of_inputs_, p, projected_.view());
-  if (finds_by_svd()) {
-    g.add_dw(window_.view());
-    return project(g, of_inputs_, p, projected_.view());
-  }
+  if (in_window() && finds_by_svd()) g.add_dw(window_.view());
+  if (!in_window() || finds_by_svd()) return project(g, of_inputs_, p, projected_.view());
   // R of this micro-batch alone, for its share of Z.
   const Tensor r = context.scratch.tensor(DType::f32, {other_rows_, rank_});
   context.ops.zero(r);

@@ -81,7 +81,9 @@ class Description {
                        .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
                        .set_diagonal_band_right_bound(0);
     // Keys from this distance on are not seen.
-    if (args.window > 0) options.set_diagonal_band_left_bound(narrow<int>(args.window));
+    if (args.window > 0 && args.window < args.tokens_q) {
+      options.set_diagonal_band_left_bound(narrow<int>(args.window));
+    }
     const auto [out, lse] = graph_.sdpa(input(kQ, args.num_heads, args.q_stride),
                                         input(kK, args.num_kv_heads, args.k_stride),
                                         input(kV, args.num_kv_heads, args.v_stride), options);

@@ -130,6 +130,66 @@ TEST_F(SlowData, ADataSetOfWeightZeroIsNotRead) {
                  {"bad.jsonl:1"});
 }
 
+// What training has learned is not scored as held out.
+TEST_F(SlowData, EvalScoresWhatItsRunHeldOut) {
+  std::string records;
+  for (int i = 0; i < 40; ++i) {
+    const std::string number = std::to_string(i);
+    records += TinyRun::record(std::string(i % 2 == 0 ? 1 : 30, 'q') + number, number);
+  }
+  tiny_.must_train(
+      "out", "method=full max_steps=2 val_size=0.2 data=" + tiny_.file("both.jsonl", records));
+  const fs::path out = tiny_.path("out");
+  const std::string settings = " init=pretrained model=" + out.string();
+  const std::string eval = "eval --json " + (out / kRecipeName).string() + settings;
+  const Outcome scored = run(eval + " 2>" + tiny_.path("said").string());
+  ASSERT_EQ(scored.exit_code, 0) << tiny_.text("said");
+  const double loss = json::parse(scored.out)["loss"];
+  EXPECT_NEAR(loss, tiny_.events("out", "eval").back()["eval_loss"].get<double>(), 1e-6);
+  // Said again, it is the same.
+  const Outcome again = run(eval + " sequence_len=64" + kErrorsOnly);
+  EXPECT_EQ(again.exit_code, 0) << again.out;
+  EXPECT_EQ(again.out.find("depends on"), std::string::npos) << again.out;
+  for (const char* other : {"seed", "max_samples", "val_size"}) {
+    expect_refused(
+        run(eval + fmt::format(" {}=7", other) + kErrorsOnly), 2,
+        {"may have learned these", "drawn by seed 42", fmt::format("leave out {},", other)});
+  }
+  // A shorter sequence leaves half of the records without a target.
+  const Outcome cut = run(eval + " sequence_len=16" + kErrorsOnly);
+  EXPECT_EQ(cut.exit_code, 2);
+  EXPECT_NE(cut.out.find("leave out sequence_len,"), std::string::npos) << cut.out;
+  // A recipe without a log says what it depends on.
+  const std::string alone = tiny_.file("alone.yaml", read_text(out / kRecipeName));
+  const auto warned = [&](const std::string& more) {
+    const Outcome outcome = run("eval " + alone + settings + more + " 2>&1");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    return outcome.out.find("holds out depends on seed: if training had") != std::string::npos;
+  };
+  EXPECT_TRUE(warned(" seed=7"));
+  EXPECT_FALSE(warned(""));
+  EXPECT_FALSE(warned(" seed=7 val_size=0.2"));
+}
+
+// Of virtual tokens, which take room from its texts, a base that is scored alone has none.
+TEST_F(SlowData, EvalOfABaseCutsTextsAsItsRunDid) {
+  tiny_.must_train("base", "method=full max_steps=1");
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += fmt::format("Line {} of a text.\n", i);
+  tiny_.must_train("soft", "method=prompt prompt_tokens=20 max_steps=1 val_size=0.2 data=" +
+                               tiny_.file("text.txt", text) +
+                               " init=pretrained model=" + tiny_.path("base").string());
+  const std::string held_out = tiny_.events("soft", "start")[0]["eval_data_fingerprint"];
+  const std::string drawn = held_out.substr(0, held_out.find(" drawn by seed"));
+  const std::string eval = "eval " + (tiny_.path("soft") / kRecipeName).string();
+  for (const std::string& of : {std::string(), " adapter=" + tiny_.path("soft").string()}) {
+    const Outcome scored = run(eval + of + " 2>&1");
+    EXPECT_EQ(scored.exit_code, 0) << scored.out;
+    EXPECT_NE(scored.out.find("holds out of the data: " + drawn + "\n"), std::string::npos)
+        << scored.out;
+  }
+}
+
 // A directory's files are for training or evaluation by their names, and what is not used is said.
 TEST_F(SlowData, ADirectoryOfFiles) {
   const fs::path directory = tiny_.path("set");

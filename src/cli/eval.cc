@@ -32,6 +32,7 @@ void print_result(const EvalResult& result) {
 struct HeldOut {
   std::vector<std::string> data;
   double val_size = 0;  // only what this splits off; 0: all
+  bool is_all = false;  // `data` of a recipe that holds nothing out
 };
 
 // `data` that the command line names, or what the recipe of a training run holds out.
@@ -44,11 +45,7 @@ HeldOut held_out(const Recipe& recipe) {
     return {recipe.data};
   }
   if (recipe.eval_data.empty()) {
-    if (recipe.val_size <= 0 && !recipe.quiet) {
-      write_stderr(fmt::format("scoring the training data: {} (this recipe holds nothing out)\n",
-                               fmt::join(recipe.data, ", ")));
-    }
-    return {recipe.data, recipe.val_size};
+    return {recipe.data, recipe.val_size, recipe.val_size <= 0};
   }
   if (!recipe.quiet && options.was_set("data")) {
     write_stderr(fmt::format("scoring eval_data: {}\n", fmt::join(recipe.eval_data, ", ")));
@@ -60,6 +57,22 @@ HeldOut held_out(const Recipe& recipe) {
 bool has_documents(const DataPlace& place) {
   return std::ranges::any_of(place.files(DataPart::evaluation),
                              [](const fs::path& file) { return lower_extension(file) == ".txt"; });
+}
+
+// Says what is scored of the data of a recipe that holds nothing out.
+void print_places(std::span<const DataPlace> places) {
+  std::vector<std::string> trained, evaluated;
+  for (const DataPlace& place : places) {
+    const bool has_other_files = place.names(DataPart::evaluation);
+    (has_other_files ? evaluated : trained).push_back(place.path().string());
+  }
+  if (!trained.empty()) {
+    write_stderr(fmt::format("scoring the training data: {} (this recipe holds nothing out)\n",
+                             fmt::join(trained, ", ")));
+  }
+  if (!evaluated.empty()) {
+    write_stderr(fmt::format("scoring the evaluation files in {}\n", fmt::join(evaluated, ", ")));
+  }
 }
 
 // The options on the command line by which val_size may hold out other examples.
@@ -131,6 +144,7 @@ std::vector<Dataset> load_scored(const Recipe& recipe, const std::string& learne
   warn_of_unused(recipe, "eval", {"data_weights"}, " without val_size");
   DatasetOptions options = dataset_options(recipe, tokenizer);
   const std::vector<DataPlace> places = data_places(scored.data);
+  if (scored.is_all && !recipe.quiet) print_places(places);
   if (std::ranges::any_of(places, has_documents)) {
     options.stride = recipe.stride;
   } else {

@@ -239,6 +239,14 @@ TEST_F(SlowData, ADirectoryOfFiles) {
             std::string::npos)
       << trained_on.out;
   EXPECT_EQ(split.out.find("does not use"), std::string::npos) << split.out;
+  const std::string with_both_files =
+      tiny_.file("with_both.yaml", "data: " + directory.string() + "\n");
+  const Outcome of_evaluation = run("eval " + with_both_files + of_model + "2>&1");
+  EXPECT_EQ(of_evaluation.exit_code, 0) << of_evaluation.out;
+  EXPECT_NE(of_evaluation.out.find("scoring the evaluation files in " + directory.string() + "\n"),
+            std::string::npos)
+      << of_evaluation.out;
+  EXPECT_EQ(of_evaluation.out.find("the training data"), std::string::npos) << of_evaluation.out;
   // In a recipe it may stand for another command.
   const std::string recipe = tiny_.file("run.yaml", "val_size: 0.5\n");
   const Outcome quiet = run("eval " + recipe + eval.substr(4) + tiny_.eval_data() + " 2>&1");

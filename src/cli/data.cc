@@ -445,6 +445,7 @@ int look_at_data(const Recipe& recipe) {
                 "give model=MODEL, or tokenizer=DIR; data preview shows records without one");
   }
   warn_of_later(recipe, wanted, has_tokenizer);
+  warn_of_weights(recipe);
   const auto warn_of_files = [](const std::vector<DataPlace>& places) {
     for (const DataPlace& place : places) {
       for (const std::string& line : place.left_out_warnings(DataPart::train)) warn(line);

@@ -79,6 +79,30 @@ TEST_F(SlowData, ARecipesWeightsAreOfTheDataBesideThem) {
   }
 }
 
+// Of as many data sets they count, which need not be meant.
+TEST_F(SlowData, ARecipesWeightsForOtherDataAreWarnedOf) {
+  const std::string recipe = tiny_.file(
+      "two.yaml",
+      fmt::format("data: [{0}, {0}]\ndata_weights: [2, 0]\nmax_steps: 1\n", tiny_.data()));
+  const std::string both = " data=" + tiny_.data() + "," + tiny_.eval_data();
+  const std::string warning = fmt::format(
+      "two.yaml:2: data_weights are of the recipe's own data, and count for those of "
+      "the command line: 2 of {}, 0 of {}\n",
+      tiny_.data(), tiny_.eval_data());
+  const std::string model = " init=random tokenizer=bytes sequence_len=64 model=" + tiny_.config();
+  const auto warned = [&](const std::string& command) {
+    const Outcome outcome = run(command + " 2>&1");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    return outcome.out.find(warning) != std::string::npos;
+  };
+  EXPECT_TRUE(warned("train " + recipe + both + model +
+                     " threads=1 output_dir=" + tiny_.path("weighed").string()));
+  const std::string stats = "data stats tokenizer=bytes " + recipe;
+  EXPECT_TRUE(warned(stats + both));
+  EXPECT_FALSE(warned(stats));
+  EXPECT_FALSE(warned(stats + both + " data_weights=2,0"));
+}
+
 TEST_F(SlowData, EvaluationOfSeveralFiles) {
   tiny_.must_train("model", "method=full max_steps=1");
   const auto score = [&](const std::string& files) {

@@ -334,6 +334,9 @@ DataSummary summarise(const Reader& reader) {
                     DataPart::train, {.weights = recipe.data_weights});
   DataSummary out;
   out.repeated = repeated_examples(data);
+  if (recipe.val_size > 0) {
+    data = data.split(recipe.val_size, recipe.seed, recipe.data_weights).first;
+  }
   if (!recipe.data_weights.empty()) data = data.weighted(recipe.data_weights, recipe.seed);
   const BatchSampler sampler(
       data, {recipe.sequence_len, recipe.micro_batch_size, recipe.gradient_accumulation_steps,
@@ -414,8 +417,9 @@ constexpr Action kActions[] = {{"preview", preview}, {"stats", stats}, {"tokeniz
 void warn_of_later(const Recipe& recipe, const std::string& action, bool has_tokenizer) {
   const std::string command = "data " + action;
   if (action == "stats") return;
-  warn_of_unused(recipe, command,
-                 {"packing", "micro_batch_size", "gradient_accumulation_steps", "seed"});
+  warn_of_unused(
+      recipe, command,
+      {"packing", "micro_batch_size", "gradient_accumulation_steps", "seed", "val_size"});
   std::vector<std::string> of_examples = {"sequence_len", "excess_length_strategy",
                                           "prompt_tokens"};
   if (action == "tokenize") warn_of_unused(recipe, command, of_examples);

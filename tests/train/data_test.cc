@@ -52,6 +52,16 @@ TEST_F(SlowData, SeveralSetsByWeight) {
   EXPECT_EQ(tiny_.losses("listed"), tiny_.losses("out"));
 }
 
+// An epoch is what training makes of what is left.
+TEST_F(SlowData, StatsAreOfWhatIsNotHeldOut) {
+  tiny_.must_train("out", "method=full num_train_epochs=1 packing=false val_size=0.5");
+  const json of_run =
+      json::parse(run("data stats --json --quiet " + tiny_.path("out/recipe.yaml").string()).out);
+  EXPECT_EQ(of_run["records"], 20);
+  EXPECT_EQ(of_run["examples"], 20);
+  EXPECT_EQ(of_run["steps_per_epoch"], tiny_.events("out", "start")[0]["total_steps"]);
+}
+
 // Those of a recipe are of its own data sets, not of others that a command is to look at.
 TEST_F(SlowData, ARecipesWeightsAreOfTheDataBesideThem) {
   const std::string recipe = tiny_.file(

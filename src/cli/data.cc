@@ -420,6 +420,9 @@ void warn_of_later(const Recipe& recipe, const std::string& action, bool has_tok
   warn_of_unused(
       recipe, command,
       {"packing", "micro_batch_size", "gradient_accumulation_steps", "seed", "val_size"});
+  // Which data sets are read is all that they say here.
+  const bool leaves_out = std::ranges::find(recipe.data_weights, 0.0) != recipe.data_weights.end();
+  if (!leaves_out) warn_of_unused(recipe, command, {"data_weights"}, " without a 0 in it");
   std::vector<std::string> of_examples = {"sequence_len", "excess_length_strategy",
                                           "prompt_tokens"};
   if (action == "tokenize") warn_of_unused(recipe, command, of_examples);

@@ -142,6 +142,7 @@ std::vector<Dataset> load_scored(const Recipe& recipe, const std::string& learne
     return parts;
   }
   warn_of_unused(recipe, "eval", {"data_weights"}, " without val_size");
+  if (!recipe.random_init) warn_of_unused(recipe, "eval", {"seed"}, " without val_size");
   DatasetOptions options = dataset_options(recipe, tokenizer);
   const std::vector<DataPlace> places = data_places(scored.data);
   if (scored.is_all && !recipe.quiet) print_places(places);

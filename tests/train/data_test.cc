@@ -113,6 +113,33 @@ TEST_F(SlowData, ARecipesWeightsForOtherDataAreWarnedOf) {
   EXPECT_FALSE(warned(stats + both + " data_weights=2,0"));
 }
 
+TEST_F(SlowData, OptionsWithoutEffectOnAnEvaluationAreWarnedOf) {
+  tiny_.must_train("model", "method=full max_steps=1");
+  const std::string eval = "eval tokenizer=bytes sequence_len=64 seed=7 data=" + tiny_.eval_data();
+  const std::string warning = "warning: eval does not use seed without val_size\n";
+  const Outcome trained = run(eval + " model=" + tiny_.path("model").string() + kErrorsOnly);
+  EXPECT_EQ(trained.exit_code, 0) << trained.out;
+  EXPECT_NE(trained.out.find(warning), std::string::npos) << trained.out;
+  const Outcome random = run(eval + " init=random model=" + tiny_.config() + kErrorsOnly);
+  EXPECT_EQ(random.exit_code, 0) << random.out;
+  EXPECT_EQ(random.out.find(warning), std::string::npos) << random.out;
+}
+
+TEST_F(SlowData, WeightsThatLeaveNothingOutAreWarnedOf) {
+  const std::string both = " data=" + tiny_.data() + "," + tiny_.eval_data();
+  for (const std::string what : {"preview", "tokenize"}) {
+    const std::string warning =
+        "warning: data " + what + " does not use data_weights without a 0 in it\n";
+    const auto said = [&](const std::string& weights) {
+      return run("data " + what + " tokenizer=bytes" + both + " data_weights=" + weights +
+                 kErrorsOnly)
+          .out;
+    };
+    EXPECT_NE(said("2,1").find(warning), std::string::npos) << said("2,1");
+    EXPECT_EQ(said("2,0").find(warning), std::string::npos) << said("2,0");
+  }
+}
+
 TEST_F(SlowData, EvaluationOfSeveralFiles) {
   tiny_.must_train("model", "method=full max_steps=1");
   const auto score = [&](const std::string& files) {

@@ -98,6 +98,7 @@ class TokenLine {
     if (!json_) return;
     if (train_.empty()) {
       train_ = std::move(example.train);
+      if (!train_.empty()) train_.front() = 0;  // nothing predicts the first token
     } else {
       train_.insert(train_.end(), example.train.begin(), example.train.end());
     }

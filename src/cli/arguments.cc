@@ -1,5 +1,6 @@
 #include "cli/arguments.h"
 
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -186,6 +187,20 @@ void warn_of_unused(const Recipe& recipe, std::string_view command,
     if (recipe.options.at(name, command).origin != kCommandLine) continue;
     warn(fmt::format("{} does not use {}{}", command, name, where));
   }
+}
+
+void warn_of_weights(const Recipe& recipe) {
+  const std::string& of_weights = recipe.options.origin("data_weights");
+  if (recipe.data_weights.empty() || of_weights == kCommandLine) return;
+  if (recipe.options.origin("data") != kCommandLine) return;
+  std::vector<std::string> each;
+  for (size_t i = 0; i < recipe.data.size(); ++i) {
+    each.push_back(fmt::format("{} of {}", recipe.data_weights[i], recipe.data[i]));
+  }
+  warn(
+      fmt::format("{}: data_weights are of the recipe's own data, and count for those of the "
+                  "command line: {}",
+                  of_weights, fmt::join(each, ", ")));
 }
 
 void check_output_file(const Recipe& recipe) {

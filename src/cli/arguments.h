@@ -45,6 +45,10 @@ int report_error(const std::string& what, const std::string& hint, int exit_code
 void warn_of_unused(const Recipe& recipe, std::string_view command,
                     const std::vector<std::string>& names, std::string_view where = "");
 
+// Warns of a recipe's data_weights where the command line names other data, as many: which of them
+// has which weight was not chosen for these.
+void warn_of_weights(const Recipe& recipe);
+
 // Throws Error(usage) where `output` cannot become a file, or where something is there already and
 // would be lost: a file is replaced with overwrite=true. So does what is read where it has the name
 // that the output has until it is whole, and where no such name can be.

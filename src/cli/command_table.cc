@@ -107,7 +107,7 @@ std::vector<Subcommand> make_table() {
        .tables = {kModel, kData, kRecords},
        .options = {"micro_batch_size", "gradient_accumulation_steps", "seed", "prompt_tokens",
                    "threads", "json"},
-       .unused = {"eval_data", "val_size"},
+       .unused = {"eval_data"},
        .run = run_data},
       {.name = "merge",
        .summary = "make one model of a model and adapters",

@@ -98,6 +98,7 @@ class TokenLine {
     if (!json_) return;
     if (train_.empty()) {
       train_ = std::move(example.train);
+      if (!train_.empty()) train_.front() = 0;  // nothing predicts the first token
     } else {
       train_.insert(train_.end(), example.train.begin(), example.train.end());
     }
@@ -334,6 +335,9 @@ DataSummary summarise(const Reader& reader) {
                     DataPart::train, {.weights = recipe.data_weights});
   DataSummary out;
   out.repeated = repeated_examples(data);
+  if (recipe.val_size > 0) {
+    data = data.split(recipe.val_size, recipe.seed, recipe.data_weights).first;
+  }
   if (!recipe.data_weights.empty()) data = data.weighted(recipe.data_weights, recipe.seed);
   const BatchSampler sampler(
       data, {recipe.sequence_len, recipe.micro_batch_size, recipe.gradient_accumulation_steps,
@@ -414,8 +418,12 @@ constexpr Action kActions[] = {{"preview", preview}, {"stats", stats}, {"tokeniz
 void warn_of_later(const Recipe& recipe, const std::string& action, bool has_tokenizer) {
   const std::string command = "data " + action;
   if (action == "stats") return;
-  warn_of_unused(recipe, command,
-                 {"packing", "micro_batch_size", "gradient_accumulation_steps", "seed"});
+  warn_of_unused(
+      recipe, command,
+      {"packing", "micro_batch_size", "gradient_accumulation_steps", "seed", "val_size"});
+  // Which data sets are read is all that they say here.
+  const bool leaves_out = std::ranges::find(recipe.data_weights, 0.0) != recipe.data_weights.end();
+  if (!leaves_out) warn_of_unused(recipe, command, {"data_weights"}, " without a 0 in it");
   std::vector<std::string> of_examples = {"sequence_len", "excess_length_strategy",
                                           "prompt_tokens"};
   if (action == "tokenize") warn_of_unused(recipe, command, of_examples);
@@ -445,6 +453,7 @@ int look_at_data(const Recipe& recipe) {
                 "give model=MODEL, or tokenizer=DIR; data preview shows records without one");
   }
   warn_of_later(recipe, wanted, has_tokenizer);
+  warn_of_weights(recipe);
   const auto warn_of_files = [](const std::vector<DataPlace>& places) {
     for (const DataPlace& place : places) {
       for (const std::string& line : place.left_out_warnings(DataPart::train)) warn(line);

@@ -5,11 +5,13 @@
 
 #include "base/console.h"
 #include "base/json_object.h"
+#include "base/shared_names.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "conversion/compare.h"
 #include "data/data_files.h"
+#include "report/event_log.h"
 #include "report/progress.h"
 #include "session/adapter.h"
 #include "session/evaluate.h"
@@ -30,6 +32,7 @@ void print_result(const EvalResult& result) {
 struct HeldOut {
   std::vector<std::string> data;
   double val_size = 0;  // only what this splits off; 0: all
+  bool is_all = false;  // `data` of a recipe that holds nothing out
 };
 
 // `data` that the command line names, or what the recipe of a training run holds out.
@@ -42,11 +45,7 @@ HeldOut held_out(const Recipe& recipe) {
     return {recipe.data};
   }
   if (recipe.eval_data.empty()) {
-    if (recipe.val_size <= 0 && !recipe.quiet) {
-      write_stderr(fmt::format("scoring the training data: {} (this recipe holds nothing out)\n",
-                               fmt::join(recipe.data, ", ")));
-    }
-    return {recipe.data, recipe.val_size};
+    return {recipe.data, recipe.val_size, recipe.val_size <= 0};
   }
   if (!recipe.quiet && options.was_set("data")) {
     write_stderr(fmt::format("scoring eval_data: {}\n", fmt::join(recipe.eval_data, ", ")));
@@ -60,15 +59,82 @@ bool has_documents(const DataPlace& place) {
                              [](const fs::path& file) { return lower_extension(file) == ".txt"; });
 }
 
-// The data sets that are scored.
-std::vector<Dataset> load_scored(const Recipe& recipe, const HeldOut& scored,
-                                 const Tokenizer& tokenizer, const ProgressStyle& style) {
+// Says what is scored of the data of a recipe that holds nothing out.
+void print_places(std::span<const DataPlace> places) {
+  std::vector<std::string> trained, evaluated;
+  for (const DataPlace& place : places) {
+    const bool has_other_files = place.names(DataPart::evaluation);
+    (has_other_files ? evaluated : trained).push_back(place.path().string());
+  }
+  if (!trained.empty()) {
+    write_stderr(fmt::format("scoring the training data: {} (this recipe holds nothing out)\n",
+                             fmt::join(trained, ", ")));
+  }
+  if (!evaluated.empty()) {
+    write_stderr(fmt::format("scoring the evaluation files in {}\n", fmt::join(evaluated, ", ")));
+  }
+}
+
+// The options on the command line by which val_size may hold out other examples.
+std::vector<std::string> given_for_split(const OptionSet& options) {
+  std::vector<std::string> names = options_of_texts(options);
+  for (const char* name : {"val_size", "seed", "data_weights", "sequence_len", "train_on_inputs",
+                           "tokenizer", "chat_template"}) {
+    names.emplace_back(name);
+  }
+  std::erase_if(names,
+                [&](const std::string& name) { return options.origin(name) != kCommandLine; });
+  return names;
+}
+
+// What the recipe's run has held out, by its log; empty where there is none.
+std::string held_out_by_run(const Recipe& recipe) {
+  const fs::path file = recipe.file;
+  // Other recipes may lie beside a log that is not theirs.
+  if (file.filename() != kRecipeName) return {};
+  return held_out_fingerprint(file.parent_path() / kLogName);
+}
+
+// Refuses examples other than those that the run has held out: it may have learned them. Without
+// its log, warns of what may make them others.
+void check_split(const Recipe& recipe, const Dataset& held_out) {
+  const std::vector<std::string> given = given_for_split(recipe.options);
+  const std::string& now = held_out.fingerprint();
+  const std::string then = held_out_by_run(recipe);
+  if (then.empty()) {
+    if (recipe.options.origin("val_size") == kCommandLine || given.empty()) return;
+    warn(
+        fmt::format("what val_size in {} holds out depends on {}: if training had other values, "
+                    "it has learned some of it",
+                    recipe.file, fmt::join(given, ", ")));
+    return;
+  }
+  if (now == then) return;
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("{}: the run, which held out other examples, may have learned these: {} now, {} "
+                  "then",
+                  recipe.file, now, then),
+      given.empty() ? "the data have changed, or how they are read; data=FILE scores all of a file"
+                    : fmt::format("leave out {}, which may differ from the run's; data=FILE scores "
+                                  "all of a file",
+                                  fmt::join(given, ", ")));
+}
+
+// The data sets that are scored. `learner` is that of the run.
+std::vector<Dataset> load_scored(const Recipe& recipe, const std::string& learner,
+                                 const HeldOut& scored, const Tokenizer& tokenizer,
+                                 const ProgressStyle& style) {
   if (scored.val_size > 0) {
     warn_of_unused(recipe, "eval", {"stride"}, " with val_size");
-    const Dataset all = load_texts(recipe, scored.data, tokenizer, DataPart::train,
+    // The run's virtual tokens took room from its texts, also where its base is scored alone.
+    Recipe reading = recipe;
+    reading.learner = learner;
+    const Dataset all = load_texts(reading, scored.data, tokenizer, DataPart::train,
                                    TargetUse::scored, style, recipe.data_weights);
     std::vector<Dataset> parts = {
         all.split(scored.val_size, recipe.seed, recipe.data_weights).second};
+    check_split(recipe, parts[0]);
     if (!recipe.quiet) {
       write_stderr(fmt::format("scoring what val_size holds out of the data: {} of {} examples\n",
                                parts[0].size(), all.size()));
@@ -76,8 +142,10 @@ std::vector<Dataset> load_scored(const Recipe& recipe, const HeldOut& scored,
     return parts;
   }
   warn_of_unused(recipe, "eval", {"data_weights"}, " without val_size");
+  if (!recipe.random_init) warn_of_unused(recipe, "eval", {"seed"}, " without val_size");
   DatasetOptions options = dataset_options(recipe, tokenizer);
   const std::vector<DataPlace> places = data_places(scored.data);
+  if (scored.is_all && !recipe.quiet) print_places(places);
   if (std::ranges::any_of(places, has_documents)) {
     options.stride = recipe.stride;
   } else {
@@ -92,7 +160,8 @@ std::vector<Dataset> load_scored(const Recipe& recipe, const HeldOut& scored,
 }
 
 int score(const Recipe& given) {
-  Recipe recipe = without_training(with_adapter_options(given));
+  const Recipe of_run = with_adapter_options(given);
+  Recipe recipe = without_training(of_run);
   recipe.options.require("model", "eval");
   const HeldOut scored = held_out(recipe);
   const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
@@ -100,7 +169,7 @@ int score(const Recipe& given) {
   settle_lengths(recipe, files);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
   const ProgressStyle style = stderr_style(recipe.quiet);
-  const std::vector<Dataset> parts = load_scored(recipe, scored, tokenizer, style);
+  const std::vector<Dataset> parts = load_scored(recipe, of_run.learner, scored, tokenizer, style);
   const SessionUse use = evaluation_use(recipe, files, parts);
   const auto session = open_session(recipe, files, use, style);
   warn_of_product_parameters(*session);

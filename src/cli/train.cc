@@ -181,6 +181,7 @@ void warn_of_another_run(const Recipe& recipe) {
 }
 
 int train_until_stopped(const Recipe& recipe) {
+  warn_of_weights(recipe);
   warn_of_another_run(recipe);
   warn_of_settings_of_the_adapter(recipe);
   warn_of_settings_without_effect(recipe);

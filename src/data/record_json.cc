@@ -242,11 +242,22 @@ void add_history(const RecordJson& record, const std::string& place,
   }
 }
 
-ConversationRecord conversation(const RecordJson& record, const std::string& key,
-                                const RecordFields& fields, const std::string& place) {
+// What every kind of conversation has beside its messages; add_system() adds its system prompt.
+ConversationRecord begin_conversation(const RecordJson& record, const RecordFields& fields,
+                                      const std::string& place, KeysRead& read) {
+  const std::string tools = key_or(fields.tools, "tools");
+  read.insert({tools, key_or(fields.system, "system")});
   ConversationRecord out;
-  out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
+  out.tools = tools_of(record, tools, place);
   out.variables = variables_of(record, place);
+  return out;
+}
+
+ConversationRecord conversation(const RecordJson& record, const std::string& key,
+                                const RecordFields& fields, const std::string& place,
+                                KeysRead& read) {
+  read.insert(key);
+  ConversationRecord out = begin_conversation(record, fields, place, read);
   // As OpenAI wrote them before there were tools.
   if (fields.tools.empty() && !out.tools.truth() && json_member(record, "functions") != nullptr) {
     out.tools = functions_of(record, place);
@@ -257,19 +268,18 @@ ConversationRecord conversation(const RecordJson& record, const std::string& key
 }
 
 ConversationRecord instruction(const RecordJson& record, const RecordFields& fields,
-                               const std::string& place) {
+                               const std::string& place, KeysRead& read) {
   const std::string instruction_key = key_or(fields.instruction, "instruction");
   const std::string input_key = key_or(fields.input, "input");
   const std::string output_key = key_or(fields.output, "output");
+  read.insert({instruction_key, input_key, output_key, "history"});
   std::string question = required(record, instruction_key, place);
   // Where `input` is the question itself, or its answer, it is nothing beside them.
   if (input_key != instruction_key && input_key != output_key) {
     const std::string input = text_or_empty(record, input_key, place);
     if (!input.empty()) question += (question.empty() ? "" : "\n\n") + input;
   }
-  ConversationRecord out;
-  out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
-  out.variables = variables_of(record, place);
+  ConversationRecord out = begin_conversation(record, fields, place, read);
   add_history(record, place, out.messages);
   out.messages.push_back({"user", std::move(question)});
   out.messages.push_back({"assistant", required(record, output_key, place)});
@@ -294,19 +304,22 @@ bool spells_messages(const RecordJson& record, const std::string& key, const Rec
   return list.is_array() && !list.empty() && std::all_of(list.begin(), list.end(), is_message);
 }
 
-// Two texts, or TRL's two lists of messages, of which the first is context only.
-Record completion(const RecordJson& record, const RecordFields& fields, const std::string& place) {
-  ConversationRecord out;
-  out.tools = tools_of(record, key_or(fields.tools, "tools"), place);
-  out.variables = variables_of(record, place);
-  const auto spells = [&](const char* key) { return spells_messages(record, key, fields, place); };
-  if (record["prompt"].is_array() || (spells("prompt") && spells("completion"))) {
+// Two texts, or TRL's two lists of messages, of which the first is context only: `prompt`, and what
+// is at `answer`.
+Record completion(const RecordJson& record, const std::string& answer, const RecordFields& fields,
+                  const std::string& place, KeysRead& read) {
+  read.insert({"prompt", answer});
+  ConversationRecord out = begin_conversation(record, fields, place, read);
+  const auto spells = [&](const std::string& key) {
+    return spells_messages(record, key, fields, place);
+  };
+  if (record["prompt"].is_array() || (spells("prompt") && spells(answer))) {
     add_messages(record, "prompt", fields, place, out.messages);
     for (Message& message : out.messages) message.trained = false;
-    add_messages(record, "completion", fields, place, out.messages);
+    add_messages(record, answer, fields, place, out.messages);
     add_system(record, fields, place, out.messages);
   } else {
-    CompletionRecord pair{required(record, "prompt", place), required(record, "completion", place),
+    CompletionRecord pair{required(record, "prompt", place), required(record, answer, place),
                           out.tools};
     out.messages = {{"user", pair.prompt}, {"assistant", pair.completion}};
     add_system(record, fields, place, out.messages);
@@ -315,36 +328,43 @@ Record completion(const RecordJson& record, const RecordFields& fields, const st
   return out;
 }
 
-Record record_of(const RecordJson& object, const std::string& place, const RecordFields& fields) {
+Record text_at(const RecordJson& object, const std::string& key, const std::string& place,
+               KeysRead& read) {
+  read.insert(key);
+  return TextRecord{required(object, key, place)};
+}
+
+Record record_of(const RecordJson& object, const std::string& place, const RecordFields& fields,
+                 KeysRead& read) {
   if (!object.is_object()) {
     fail_record(place, fmt::format("an object was expected, found {}", kind_name(object)));
   }
   const auto has = [&](const std::string& key) { return member(object, key) != nullptr; };
   // Names that the user has set take precedence over the known ones.
   if (!fields.messages.empty() && has(fields.messages)) {
-    ConversationRecord chat = conversation(object, fields.messages, fields, place);
-    refuse_answers_alone(object, fields, chat.messages, place);
+    ConversationRecord chat = conversation(object, fields.messages, fields, place, read);
+    refuse_answers_alone(object, fields.messages, chat.messages, read, place);
     return chat;
   }
   const bool own_pair = !fields.instruction.empty() || !fields.output.empty();
   if (own_pair && has(key_or(fields.instruction, "instruction"))) {
-    return instruction(object, fields, place);
+    return instruction(object, fields, place, read);
   }
-  if (!fields.text.empty() && has(fields.text)) {
-    return TextRecord{required(object, fields.text, place)};
-  }
+  const bool own_answer = !fields.output.empty() && fields.output != "prompt" && has(fields.output);
+  if (own_answer && has("prompt")) return completion(object, fields.output, fields, place, read);
+  if (!fields.text.empty() && has(fields.text)) return text_at(object, fields.text, place, read);
   const bool has_list = has("messages") || has("conversations");
   const bool has_pair = has("instruction") || (has("prompt") && has("completion"));
   if (has_list || has_pair) refuse_marked(object, place);
-  if (has("messages")) return conversation(object, "messages", fields, place);
+  if (has("messages")) return conversation(object, "messages", fields, place, read);
   if (has("chosen") && has("rejected")) refuse_preferences(object, place);
-  if (has("conversations")) return conversation(object, "conversations", fields, place);
+  if (has("conversations")) return conversation(object, "conversations", fields, place, read);
   if (has("instruction")) {
     refuse_two_kinds(object, fields, place);
-    return instruction(object, fields, place);
+    return instruction(object, fields, place, read);
   }
-  if (has("prompt")) return completion(object, fields, place);
-  if (object.contains("text")) return TextRecord{required(object, "text", place)};
+  if (has("prompt")) return completion(object, "completion", fields, place, read);
+  if (object.contains("text")) return text_at(object, "text", place, read);
   fail_record(place, fmt::format("nothing to train on: {}", keys_of(object)), fields_hint(object));
 }
 
@@ -367,12 +387,14 @@ RecordJson parse_record_json(std::string_view text, const std::string& place,
 
 ParsedRecord to_record(const RecordJson& object, const std::string& place,
                        const RecordFields& fields) {
-  ParsedRecord parsed{record_of(object, place, fields)};
+  KeysRead read;
+  ParsedRecord parsed{record_of(object, place, fields, read)};
+  refuse_unread_names(object, fields, read, place);
   if (!std::holds_alternative<TextRecord>(parsed.record)) {
-    refuse_media(object, fields, place);
+    refuse_media(object, read, place);
     const auto* chat = std::get_if<ConversationRecord>(&parsed.record);
     const bool has_system = chat != nullptr && chat->messages.front().role == "system";
-    parsed.unread = unread_texts(object, fields, has_system, chat == nullptr);
+    parsed.unread = unread_texts(object, fields, read, has_system, chat == nullptr);
   }
   for (const auto& [option, field] : kRecordFields) {
     const std::string& name = fields.*field;

@@ -86,22 +86,19 @@ std::string key_or(const std::string& given, const char* known) {
   return given.empty() ? known : given;
 }
 
-RecordCounts unread_texts(const RecordJson& object, const RecordFields& fields, bool has_system,
-                          bool is_pair) {
+RecordCounts unread_texts(const RecordJson& object, const RecordFields& fields,
+                          const KeysRead& read, bool has_system, bool is_pair) {
   RecordCounts unread;
-  const auto has = [&](const std::string& key) { return member(object, key) != nullptr; };
   const auto add = [&](const std::string& key, const std::string& options) {
     const RecordJson* found = json_member(object, key);
-    if (found == nullptr || !holds_something(*found) || is_named_field(fields, key)) return;
+    if (found == nullptr || !holds_something(*found) || read.contains(key)) return;
     if (!found->is_string() && key != "history") return;  // the options would refuse it
     unread[fmt::format("{}, which is not read; {} reads it", key, options)] = 1;
   };
   if (!has_system && fields.system.empty()) {
     for (const std::string key : kSystemNames) add(key, "field_system=" + key);
   }
-  const bool has_named = !fields.messages.empty() && has(fields.messages);
-  if (has_named || has("messages") || has("conversations")) return unread;
-  if (has(key_or(fields.instruction, "instruction"))) {
+  if (read.contains(key_or(fields.instruction, "instruction"))) {
     const RecordJson* input = member(object, "input");
     const bool has_input = input != nullptr && holds_something(*input);
     if (has_input || !fields.input.empty()) return unread;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <set>
 #include <string>
 
 #include "data/json_tree.h"
@@ -9,6 +10,9 @@
 #include "data/records.h"
 
 namespace jackscrew {
+
+// The keys of a record by which its kind is read, whether it has them or not.
+using KeysRead = std::set<std::string>;
 
 // "its keys are a, b".
 std::string keys_of(const RecordJson& object);
@@ -22,8 +26,8 @@ std::string key_or(const std::string& given, const char* known);
 // The texts beside a conversation or pair that are not read and could be, 1 for each: "context,
 // which is not read; field_input=context reads it". `has_system`: the record's own system prompt is
 // read; `is_pair`: it is a prompt and its completion, two texts.
-RecordCounts unread_texts(const RecordJson& object, const RecordFields& fields, bool has_system,
-                          bool is_pair);
+RecordCounts unread_texts(const RecordJson& object, const RecordFields& fields,
+                          const KeysRead& read, bool has_system, bool is_pair);
 
 // Says which records are understood and, as far as can be guessed, which options would make this
 // one readable.

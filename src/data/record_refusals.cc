@@ -52,20 +52,20 @@ void refuse_preferences(const RecordJson& record, const std::string& place) {
       fmt::format("to fine-tune on the chosen answers alone, {}", chosen_hint(record)));
 }
 
-void refuse_answers_alone(const RecordJson& record, const RecordFields& fields,
-                          const std::vector<Message>& messages, const std::string& place) {
+void refuse_answers_alone(const RecordJson& record, const std::string& key,
+                          const std::vector<Message>& messages, const KeysRead& read,
+                          const std::string& place) {
   const RecordJson* prompt = member(record, "prompt");
-  if (prompt == nullptr || !holds_something(*prompt) || is_named_field(fields, "prompt")) return;
+  if (prompt == nullptr || !holds_something(*prompt) || read.contains("prompt")) return;
   const auto asks = [](const Message& message) { return message.role == "user"; };
   if (std::any_of(messages.begin(), messages.end(), asks)) return;
   const std::string together =
-      prompt->is_array()
-          ? fmt::format("call {} completion", fields.messages)
-          : fmt::format("write prompt and {} as one list, called messages,", fields.messages);
-  fail_record(place,
-              fmt::format("\"{}\" has no question, and \"prompt\", which may be it, is not read",
-                          fields.messages),
-              together + " in the file, and leave field_messages out");
+      prompt->is_array() ? fmt::format("call {} completion", key)
+                         : fmt::format("write prompt and {} as one list, called messages,", key);
+  fail_record(
+      place,
+      fmt::format("\"{}\" has no question, and \"prompt\", which may be it, is not read", key),
+      together + " in the file, and leave field_messages out");
 }
 
 void refuse_marked(const RecordJson& record, const std::string& place) {
@@ -83,10 +83,26 @@ void refuse_marked(const RecordJson& record, const std::string& place) {
   }
 }
 
-void refuse_media(const RecordJson& record, const RecordFields& fields, const std::string& place) {
+void refuse_unread_names(const RecordJson& record, const RecordFields& fields, const KeysRead& read,
+                         const std::string& place) {
+  for (const auto& [option, field] : kRecordFields) {
+    const std::string& name = fields.*field;
+    if (name.empty() || read.contains(name)) continue;
+    const RecordJson* found = json_member(record, name);
+    if (found == nullptr || !holds_something(*found)) continue;
+    fail_record(
+        place,
+        fmt::format("\"{}\", which {} names, is not read of this kind of record", name, option),
+        fmt::format("name its other keys too (field_instruction=KEY field_output=KEY make "
+                    "it a question and its answer), or leave {} out",
+                    option));
+  }
+}
+
+void refuse_media(const RecordJson& record, const KeysRead& read, const std::string& place) {
   for (const char* key : {"image", "images", "video", "videos", "audio", "audios"}) {
     const RecordJson* found = member(record, key);
-    if (found == nullptr || is_named_field(fields, key) || !holds_something(*found)) continue;
+    if (found == nullptr || read.contains(key) || !holds_something(*found)) continue;
     fail_record(place, fmt::format("\"{}\" holds what is not text", key),
                 fmt::format("{}; where the text does not need it, leave {} out of the file",
                             kOnlyText, key));

@@ -7,6 +7,7 @@
 
 #include "data/json_tree.h"
 #include "data/record_fields.h"
+#include "data/record_keys.h"
 #include "data/records.h"
 
 namespace jackscrew {
@@ -17,10 +18,16 @@ inline constexpr const char* kOnlyText = "only text is trained on";
 // Refuses pairs of preferred and rejected answers, which DPO and similar methods need.
 [[noreturn]] void refuse_preferences(const RecordJson& record, const std::string& place);
 
-// Refuses the messages at `fields.messages` where none is a question and a prompt beside them is
-// not read, as in TRL's preference data: the answers would be learned without what they answer.
-void refuse_answers_alone(const RecordJson& record, const RecordFields& fields,
-                          const std::vector<Message>& messages, const std::string& place);
+// Refuses the messages at `key`, which the user named, where none is a question and a prompt beside
+// them is not read, as in TRL's preference data: the answers would be learned without what they
+// answer.
+void refuse_answers_alone(const RecordJson& record, const std::string& key,
+                          const std::vector<Message>& messages, const KeysRead& read,
+                          const std::string& place);
+
+// Refuses a record with something at a key that the user named and its kind does not read.
+void refuse_unread_names(const RecordJson& record, const RecordFields& fields, const KeysRead& read,
+                         const std::string& place);
 
 // Where answers are marked as good or bad: TRL's key and LLaMA-Factory's.
 inline constexpr const char* kMarks[] = {"label", "kto_tag"};
@@ -30,7 +37,7 @@ inline constexpr const char* kMarks[] = {"label", "kto_tag"};
 void refuse_marked(const RecordJson& record, const std::string& place);
 
 // Refuses answers about what is not read, as LLaVA and LLaMA-Factory have them.
-void refuse_media(const RecordJson& record, const RecordFields& fields, const std::string& place);
+void refuse_media(const RecordJson& record, const KeysRead& read, const std::string& place);
 
 // Refuses a question without its answer beside a prompt with its completion: which is meant?
 void refuse_two_kinds(const RecordJson& record, const RecordFields& fields,

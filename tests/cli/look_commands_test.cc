@@ -94,12 +94,12 @@ TEST(Data, TokenizeJson) {
   const std::string text = directory.file("text.txt", "Hi\n");
   const json whole = json::parse(run("data tokenize --json data=" + text + kBytes).out);
   EXPECT_EQ(whole["ids"], (json{256, 72, 105, 10}));
-  EXPECT_EQ(whole["train"], (json{1, 1, 1, 1}));
+  EXPECT_EQ(whole["train"], (json{0, 1, 1, 1}));
   const std::string records = directory.file(
       "two.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"text\": \"c\"}\n");
   EXPECT_EQ(run("data tokenize --json data=" + records + kBytes).out,
             "{\"ids\": [256, 97, 98, 257], \"train\": [0, 0, 1, 1]}\n"
-            "{\"ids\": [256, 99, 257], \"train\": [1, 1, 1]}\n");
+            "{\"ids\": [256, 99, 257], \"train\": [0, 1, 1]}\n");
   EXPECT_EQ(run("data tokenize data=" + text + kBytes).out, "256 72 105 10\n");
   // Whole, however short the sequences of a run are to be.
   EXPECT_EQ(

@@ -167,6 +167,43 @@ TEST(Records, GivenNamesGoBeforeKnownOnes) {
   EXPECT_EQ(turns(both), Turns{"user: c"});
 }
 
+TEST(Records, ANamedAnswerTakesThePlaceOfTheCompletion) {
+  const RecordFields answer{.output = "answer"};
+  for (const char* json : {R"({"prompt": "q", "completion": "c", "answer": "a"})",
+                           R"({"prompt": "q", "answer": "a", "text": "t"})"}) {
+    const auto pair = std::get<CompletionRecord>(parse_record(json, "a", answer));
+    EXPECT_EQ(pair.prompt, "q");
+    EXPECT_EQ(pair.completion, "a");
+  }
+  const char* lists = R"({"prompt": [{"role": "user", "content": "q"}],
+                          "answer": [{"role": "assistant", "content": "a"}]})";
+  const auto chat = std::get<ConversationRecord>(parse_record(lists, "a", answer));
+  EXPECT_EQ(chat.messages.back().content, "a");
+}
+
+// It would be lost without a word, and other tokens trained than are meant.
+TEST(Records, NamesThatTheirKindDoesNotReadAreRefused) {
+  const auto refused = [](const RecordFields& fields, const char* json, const std::string& what) {
+    const auto error = error_of(ErrorKind::data, [&] { parse_record(json, "a.jsonl:1", fields); });
+    EXPECT_EQ(message_of(error), "a.jsonl:1: " + what + ", is not read of this kind of record")
+        << error;
+  };
+  refused({.input = "context"}, R"({"prompt": "q", "completion": "c", "context": "x"})",
+          R"("context", which field_input names)");
+  refused({.input = "context", .output = "answer"},
+          R"({"prompt": "q", "completion": "c", "context": "x", "answer": "a"})",
+          R"("context", which field_input names)");
+  refused({.input = "input"}, R"({"prompt": "q", "completion": "c", "input": "i"})",
+          R"("input", which field_input names)");
+  refused({.output = "answer"}, R"({"question": "q", "answer": "a", "text": "t"})",
+          R"("answer", which field_output names)");
+  refused({.system = "sys"}, R"({"text": "t", "sys": "s"})", R"("sys", which field_system names)");
+  // A table has columns that are empty in rows of another kind.
+  for (const char* none : {R"({"text": "t", "sys": ""})", R"({"text": "t", "sys": null})"}) {
+    EXPECT_NO_THROW(parse_record(none, "a", {.system = "sys"}));
+  }
+}
+
 TEST(Records, TheQuestionIsNotPutBelowItself) {
   const auto question = [](const RecordFields& fields, const char* json) {
     return std::get<ConversationRecord>(parse_record(json, "a", fields)).messages.front().content;

@@ -52,6 +52,16 @@ TEST_F(SlowData, SeveralSetsByWeight) {
   EXPECT_EQ(tiny_.losses("listed"), tiny_.losses("out"));
 }
 
+// An epoch is what training makes of what is left.
+TEST_F(SlowData, StatsAreOfWhatIsNotHeldOut) {
+  tiny_.must_train("out", "method=full num_train_epochs=1 packing=false val_size=0.5");
+  const json of_run =
+      json::parse(run("data stats --json --quiet " + tiny_.path("out/recipe.yaml").string()).out);
+  EXPECT_EQ(of_run["records"], 20);
+  EXPECT_EQ(of_run["examples"], 20);
+  EXPECT_EQ(of_run["steps_per_epoch"], tiny_.events("out", "start")[0]["total_steps"]);
+}
+
 // Those of a recipe are of its own data sets, not of others that a command is to look at.
 TEST_F(SlowData, ARecipesWeightsAreOfTheDataBesideThem) {
   const std::string recipe = tiny_.file(
@@ -76,6 +86,57 @@ TEST_F(SlowData, ARecipesWeightsAreOfTheDataBesideThem) {
        {"plan " + recipe + held + model,
         "data stats tokenizer=bytes " + recipe + held + " data_weights=2,1"}) {
     expect_refused(run(refused + kErrorsOnly), 2, {"2 data weights for 1 data set"});
+  }
+}
+
+// Of as many data sets they count, which need not be meant.
+TEST_F(SlowData, ARecipesWeightsForOtherDataAreWarnedOf) {
+  const std::string recipe = tiny_.file(
+      "two.yaml",
+      fmt::format("data: [{0}, {0}]\ndata_weights: [2, 0]\nmax_steps: 1\n", tiny_.data()));
+  const std::string both = " data=" + tiny_.data() + "," + tiny_.eval_data();
+  const std::string warning = fmt::format(
+      "two.yaml:2: data_weights are of the recipe's own data, and count for those of "
+      "the command line: 2 of {}, 0 of {}\n",
+      tiny_.data(), tiny_.eval_data());
+  const std::string model = " init=random tokenizer=bytes sequence_len=64 model=" + tiny_.config();
+  const auto warned = [&](const std::string& command) {
+    const Outcome outcome = run(command + " 2>&1");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    return outcome.out.find(warning) != std::string::npos;
+  };
+  EXPECT_TRUE(warned("train " + recipe + both + model +
+                     " threads=1 output_dir=" + tiny_.path("weighed").string()));
+  const std::string stats = "data stats tokenizer=bytes " + recipe;
+  EXPECT_TRUE(warned(stats + both));
+  EXPECT_FALSE(warned(stats));
+  EXPECT_FALSE(warned(stats + both + " data_weights=2,0"));
+}
+
+TEST_F(SlowData, OptionsWithoutEffectOnAnEvaluationAreWarnedOf) {
+  tiny_.must_train("model", "method=full max_steps=1");
+  const std::string eval = "eval tokenizer=bytes sequence_len=64 seed=7 data=" + tiny_.eval_data();
+  const std::string warning = "warning: eval does not use seed without val_size\n";
+  const Outcome trained = run(eval + " model=" + tiny_.path("model").string() + kErrorsOnly);
+  EXPECT_EQ(trained.exit_code, 0) << trained.out;
+  EXPECT_NE(trained.out.find(warning), std::string::npos) << trained.out;
+  const Outcome random = run(eval + " init=random model=" + tiny_.config() + kErrorsOnly);
+  EXPECT_EQ(random.exit_code, 0) << random.out;
+  EXPECT_EQ(random.out.find(warning), std::string::npos) << random.out;
+}
+
+TEST_F(SlowData, WeightsThatLeaveNothingOutAreWarnedOf) {
+  const std::string both = " data=" + tiny_.data() + "," + tiny_.eval_data();
+  for (const std::string what : {"preview", "tokenize"}) {
+    const std::string warning =
+        "warning: data " + what + " does not use data_weights without a 0 in it\n";
+    const auto said = [&](const std::string& weights) {
+      return run("data " + what + " tokenizer=bytes" + both + " data_weights=" + weights +
+                 kErrorsOnly)
+          .out;
+    };
+    EXPECT_NE(said("2,1").find(warning), std::string::npos) << said("2,1");
+    EXPECT_EQ(said("2,0").find(warning), std::string::npos) << said("2,0");
   }
 }
 
@@ -130,6 +191,66 @@ TEST_F(SlowData, ADataSetOfWeightZeroIsNotRead) {
                  {"bad.jsonl:1"});
 }
 
+// What training has learned is not scored as held out.
+TEST_F(SlowData, EvalScoresWhatItsRunHeldOut) {
+  std::string records;
+  for (int i = 0; i < 40; ++i) {
+    const std::string number = std::to_string(i);
+    records += TinyRun::record(std::string(i % 2 == 0 ? 1 : 30, 'q') + number, number);
+  }
+  tiny_.must_train(
+      "out", "method=full max_steps=2 val_size=0.2 data=" + tiny_.file("both.jsonl", records));
+  const fs::path out = tiny_.path("out");
+  const std::string settings = " init=pretrained model=" + out.string();
+  const std::string eval = "eval --json " + (out / kRecipeName).string() + settings;
+  const Outcome scored = run(eval + " 2>" + tiny_.path("said").string());
+  ASSERT_EQ(scored.exit_code, 0) << tiny_.text("said");
+  const double loss = json::parse(scored.out)["loss"];
+  EXPECT_NEAR(loss, tiny_.events("out", "eval").back()["eval_loss"].get<double>(), 1e-6);
+  // Said again, it is the same.
+  const Outcome again = run(eval + " sequence_len=64" + kErrorsOnly);
+  EXPECT_EQ(again.exit_code, 0) << again.out;
+  EXPECT_EQ(again.out.find("depends on"), std::string::npos) << again.out;
+  for (const char* other : {"seed", "max_samples", "val_size"}) {
+    expect_refused(
+        run(eval + fmt::format(" {}=7", other) + kErrorsOnly), 2,
+        {"may have learned these", "drawn by seed 42", fmt::format("leave out {},", other)});
+  }
+  // A shorter sequence leaves half of the records without a target.
+  const Outcome cut = run(eval + " sequence_len=16" + kErrorsOnly);
+  EXPECT_EQ(cut.exit_code, 2);
+  EXPECT_NE(cut.out.find("leave out sequence_len,"), std::string::npos) << cut.out;
+  // A recipe without a log says what it depends on.
+  const std::string alone = tiny_.file("alone.yaml", read_text(out / kRecipeName));
+  const auto warned = [&](const std::string& more) {
+    const Outcome outcome = run("eval " + alone + settings + more + " 2>&1");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    return outcome.out.find("holds out depends on seed: if training had") != std::string::npos;
+  };
+  EXPECT_TRUE(warned(" seed=7"));
+  EXPECT_FALSE(warned(""));
+  EXPECT_FALSE(warned(" seed=7 val_size=0.2"));
+}
+
+// Of virtual tokens, which take room from its texts, a base that is scored alone has none.
+TEST_F(SlowData, EvalOfABaseCutsTextsAsItsRunDid) {
+  tiny_.must_train("base", "method=full max_steps=1");
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += fmt::format("Line {} of a text.\n", i);
+  tiny_.must_train("soft", "method=prompt prompt_tokens=20 max_steps=1 val_size=0.2 data=" +
+                               tiny_.file("text.txt", text) +
+                               " init=pretrained model=" + tiny_.path("base").string());
+  const std::string held_out = tiny_.events("soft", "start")[0]["eval_data_fingerprint"];
+  const std::string drawn = held_out.substr(0, held_out.find(" drawn by seed"));
+  const std::string eval = "eval " + (tiny_.path("soft") / kRecipeName).string();
+  for (const std::string& of : {std::string(), " adapter=" + tiny_.path("soft").string()}) {
+    const Outcome scored = run(eval + of + " 2>&1");
+    EXPECT_EQ(scored.exit_code, 0) << scored.out;
+    EXPECT_NE(scored.out.find("holds out of the data: " + drawn + "\n"), std::string::npos)
+        << scored.out;
+  }
+}
+
 // A directory's files are for training or evaluation by their names, and what is not used is said.
 TEST_F(SlowData, ADirectoryOfFiles) {
   const fs::path directory = tiny_.path("set");
@@ -179,6 +300,14 @@ TEST_F(SlowData, ADirectoryOfFiles) {
             std::string::npos)
       << trained_on.out;
   EXPECT_EQ(split.out.find("does not use"), std::string::npos) << split.out;
+  const std::string with_both_files =
+      tiny_.file("with_both.yaml", "data: " + directory.string() + "\n");
+  const Outcome of_evaluation = run("eval " + with_both_files + of_model + "2>&1");
+  EXPECT_EQ(of_evaluation.exit_code, 0) << of_evaluation.out;
+  EXPECT_NE(of_evaluation.out.find("scoring the evaluation files in " + directory.string() + "\n"),
+            std::string::npos)
+      << of_evaluation.out;
+  EXPECT_EQ(of_evaluation.out.find("the training data"), std::string::npos) << of_evaluation.out;
   // In a recipe it may stand for another command.
   const std::string recipe = tiny_.file("run.yaml", "val_size: 0.5\n");
   const Outcome quiet = run("eval " + recipe + eval.substr(4) + tiny_.eval_data() + " 2>&1");

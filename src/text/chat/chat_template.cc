@@ -282,18 +282,15 @@ class Renderer {
     return missed;
   }
 
-  // The answers to be trained that have a text, of which nothing is `generated`. Where as many
-  // parts of the text are as there are answers, each is taken to have one: finding an answer takes
-  // two renderings.
+  // The answers to be trained that have a text, of which nothing is `generated`. Whatever is
+  // generated is taken for that of a single answer: finding one takes two renderings.
   int64_t not_generated(const Text& text, const std::vector<uint8_t>& generated) const {
-    size_t parts = 0, answers = 0;
-    for (size_t i = 0; i < generated.size(); ++i) {
-      if (generated[i] != 0 && (i == 0 || generated[i - 1] == 0)) ++parts;
-    }
+    const bool has_any = std::ranges::find(generated, uint8_t{1}) != generated.end();
+    size_t answers = 0;
     for (size_t i = 0; i < messages_.size(); ++i) answers += is_answer(i) ? 1 : 0;
-    if (parts >= answers) return 0;
+    if (has_any && answers <= 1) return 0;
     const auto is_outside = [&](size_t answer) {
-      if (parts == 0) return true;
+      if (!has_any) return true;
       const auto span = locate(answer, text);
       return span && std::all_of(generated.begin() + static_cast<std::ptrdiff_t>(span->begin),
                                  generated.begin() + static_cast<std::ptrdiff_t>(span->end),

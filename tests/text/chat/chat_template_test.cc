@@ -269,6 +269,11 @@ TEST(ChatFormat, SaysWhichAnswersAreNotGenerated) {
   EXPECT_EQ(untrainable(always, kTurns), 0);
   EXPECT_EQ(untrainable(never, kTurns), 2);
   EXPECT_EQ(untrainable(second, kTurns), 1);
+  // In as many parts as there are answers.
+  const std::string twice =
+      "{% if m.content == 'A2' %}{% generation %}A{% endgeneration %}-{% generation %}2\n"
+      "{% endgeneration %}{% else %}{{ m.content }}\n{% endif %}";
+  EXPECT_EQ(untrainable(twice, kTurns), 1);
   // Context is not missed, nor is what says nothing.
   std::vector<Message> messages = kTurns;
   messages[2].trained = false;

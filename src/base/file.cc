@@ -193,7 +193,7 @@ MappedFile::MappedFile(int descriptor, const fs::path& path) : path_(path) {
   void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
   if (map == MAP_FAILED) fail_system(ErrorKind::model, "map", path);
   data_ = static_cast<const uint8_t*>(map);
-  guard_map(data_, size_, path);
+  guard_map(data_, size_, path, descriptor);
 }
 
 MappedFile::~MappedFile() {

@@ -19,31 +19,11 @@
 #include "base/directory.h"
 #include "base/error.h"
 #include "base/map_guard.h"
+#include "base/system_failure.h"
 
 namespace jackscrew {
 
 namespace {
-
-[[noreturn]] void fail_system(ErrorKind kind, const char* action, const fs::path& path) {
-  const int code = errno;
-  const std::string what =
-      fmt::format("cannot {} {}: {}", action, path.string(), std::strerror(code));
-  if (code == ENOSPC || code == EDQUOT) {
-    throw FullDisk(kind, what, "free some space on that disk and run again");
-  }
-  const bool forbidden = code == EACCES || code == EPERM || code == EROFS || code == ENOTDIR;
-  const bool is_read = kind == ErrorKind::model;  // of that kind are files that are read
-  const char* hint = code == ENOENT   ? "check the path"
-                     : code == EFBIG  ? "raise the file size limit (ulimit -f) and run again"
-                     : code == EMFILE ? "raise the limit of open files (ulimit -n) and run again"
-                     : code == ENFILE ? "close other programs: the system has too many files open"
-                     : forbidden && std::string_view(action) == "create"
-                         ? "give a place that can be written to"
-                     : is_read ? kSeeThatItCanBeRead
-                               : "";
-  if (is_read && code != ENOENT) throw Unreadable(kind, what, hint);
-  throw Error(kind, what, hint);
-}
 
 const char* kind_of_file(mode_t mode) {
   if (S_ISDIR(mode)) return "a directory";
@@ -75,6 +55,11 @@ int open_to_read(const fs::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) fail_system(ErrorKind::model, "open", path);
   return descriptor;
+}
+
+[[noreturn]] void fail_to_make(const fs::path& directory, const std::error_code& error) {
+  errno = error.value();
+  fail_system(ErrorKind::generic, "create", directory);
 }
 
 void sync_parent(const fs::path& path) {
@@ -332,10 +317,13 @@ void rename_file_in(int directory, const std::string& from, const std::string& t
 void make_directories(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  if (error) {
-    errno = error.value();
-    fail_system(ErrorKind::generic, "create", path);
-  }
+  if (error) fail_to_make(path, error);
+}
+
+void make_directory(const fs::path& path) {
+  std::error_code error;
+  fs::create_directory(path, error);
+  if (error) fail_to_make(path, error);
 }
 
 void sync_directory(const fs::path& path) {

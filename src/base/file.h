@@ -116,6 +116,8 @@ void write_text_atomic(const fs::path& path, std::string_view text);
 
 // Makes a directory, and those above it, where there is none. Throws Error(generic).
 void make_directories(const fs::path& path);
+// The same where only the last is missing: one that was moved away is not made again.
+void make_directory(const fs::path& path);
 
 // Syncs a directory so that renames inside it survive a power cut. Throws Error(generic).
 void sync_directory(const fs::path& path);

@@ -123,21 +123,23 @@ void remove_of_other_kind(const fs::path& temporary, const fs::path& final_path,
   remove_tree(temporary);
 }
 
-// Gives `made` the name `final_path`. What stood there is at `made` afterwards.
-void put_in_place(const fs::path& made, const fs::path& final_path) {
-  if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) {
-    return;
-  }
-  const int refusal = errno;
+// Gives `made` the name `final_path`. Returns where what stood there is afterwards: at `made`, but
+// where the system refuses that.
+fs::path put_in_place(const fs::path& made, const fs::path& final_path) {
   const fs::path replaced = made.string() + kReplacedSuffix;
   std::error_code ignored;
+  if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) {
+    // Of a process that was killed between the renames below.
+    fs::remove_all(replaced, ignored);
+    return made;
+  }
+  const int refusal = errno;
   if (refusal == ENOENT) {  // nothing stood there
     if (::rename(made.c_str(), final_path.c_str()) != 0) {
       fail_system(ErrorKind::generic, "rename to", final_path);
     }
-    // Of a process that was killed between the two renames below.
-    fs::remove_all(replaced, ignored);
-    return;
+    fs::remove_all(replaced, ignored);  // as above
+    return made;
   }
   // Not every file system can exchange two names.
   fs::remove_all(replaced, ignored);
@@ -149,7 +151,7 @@ void put_in_place(const fs::path& made, const fs::path& final_path) {
     errno = code;
     fail_system(ErrorKind::generic, "rename to", final_path);
   }
-  static_cast<void>(::rename(replaced.c_str(), made.c_str()));
+  return ::rename(replaced.c_str(), made.c_str()) == 0 ? made : replaced;
 }
 
 // A new file for writing and for a map, without a name; nullptr, and errno, where there is none.
@@ -473,12 +475,12 @@ void AtomicDirectory::commit(const std::function<void(const fs::path& replaced)>
   // What is replaced gets the temporary name until it is removed, and nobody else may take it.
   const Descriptor replaced{::open(final_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
   if (replaced.fd >= 0 && is_held_by_another(replaced.fd)) another_run_writes(final_, "output");
-  put_in_place(path(), final_);
+  const fs::path moved = put_in_place(path(), final_);
   temporary_.release();
   if (replaces && remove) {
-    remove(path());
+    remove(moved);
   } else if (replaces) {
-    fs::remove_all(path(), ignored);
+    fs::remove_all(moved, ignored);
   }
   sync_parent(final_);
 }

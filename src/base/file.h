@@ -215,9 +215,9 @@ class AtomicDirectory {
   // Syncs all that is in it, which may take long. Throws as commit().
   void sync() const;
   // Replaces whatever stands at the final path, which is then given to `remove`, by the temporary
-  // name; without `remove`, all of it is removed. Throws Error(generic) where another process holds
-  // what stands there, and where the directory is not at path() any more: what is written there
-  // since is not all of it.
+  // name or one that begins with it; without `remove`, all of it is removed. Throws Error(generic)
+  // where another process holds what stands there, and where the directory is not at path() any
+  // more: what is written there since is not all of it.
   void commit(const std::function<void(const fs::path& replaced)>& remove = {});
 
  private:

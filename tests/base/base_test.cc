@@ -266,6 +266,15 @@ TEST_F(FileTest, WhatWasMovedAwayGoesWhereNothingStands) {
   EXPECT_EQ(names(), std::vector<std::string>{"out"});
 }
 
+// A process was killed when the new was there, and what stood there before had its second name.
+TEST_F(FileTest, WhatWasMovedAwayGoesWhereTheNextIsPut) {
+  for (const char* name : {"out", "out.jackscrew-part.old"}) {
+    fs::create_directories(directory_ / name / "below");
+  }
+  AtomicDirectory(directory_ / "out").commit();
+  EXPECT_EQ(names(), std::vector<std::string>{"out"});
+}
+
 TEST_F(FileTest, WhatIsReplacedCanBeRemovedByOthers) {
   fs::create_directories(directory_ / "out");
   write_text_atomic(directory_ / "out/x", "1");

@@ -424,6 +424,8 @@ TemporaryClaim::TemporaryClaim(fs::path temporary, const fs::path& final_path, K
       fail_system(ErrorKind::generic, "empty", path_);
     }
   } catch (const Error&) {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
     ::close(descriptor_);
     throw;
   }

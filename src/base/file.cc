@@ -19,31 +19,11 @@
 #include "base/directory.h"
 #include "base/error.h"
 #include "base/map_guard.h"
+#include "base/system_failure.h"
 
 namespace jackscrew {
 
 namespace {
-
-[[noreturn]] void fail_system(ErrorKind kind, const char* action, const fs::path& path) {
-  const int code = errno;
-  const std::string what =
-      fmt::format("cannot {} {}: {}", action, path.string(), std::strerror(code));
-  if (code == ENOSPC || code == EDQUOT) {
-    throw FullDisk(kind, what, "free some space on that disk and run again");
-  }
-  const bool forbidden = code == EACCES || code == EPERM || code == EROFS || code == ENOTDIR;
-  const bool is_read = kind == ErrorKind::model;  // of that kind are files that are read
-  const char* hint = code == ENOENT   ? "check the path"
-                     : code == EFBIG  ? "raise the file size limit (ulimit -f) and run again"
-                     : code == EMFILE ? "raise the limit of open files (ulimit -n) and run again"
-                     : code == ENFILE ? "close other programs: the system has too many files open"
-                     : forbidden && std::string_view(action) == "create"
-                         ? "give a place that can be written to"
-                     : is_read ? kSeeThatItCanBeRead
-                               : "";
-  if (is_read && code != ENOENT) throw Unreadable(kind, what, hint);
-  throw Error(kind, what, hint);
-}
 
 const char* kind_of_file(mode_t mode) {
   if (S_ISDIR(mode)) return "a directory";
@@ -75,6 +55,11 @@ int open_to_read(const fs::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) fail_system(ErrorKind::model, "open", path);
   return descriptor;
+}
+
+[[noreturn]] void fail_to_make(const fs::path& directory, const std::error_code& error) {
+  errno = error.value();
+  fail_system(ErrorKind::generic, "create", directory);
 }
 
 void sync_parent(const fs::path& path) {
@@ -138,21 +123,23 @@ void remove_of_other_kind(const fs::path& temporary, const fs::path& final_path,
   remove_tree(temporary);
 }
 
-// Gives `made` the name `final_path`. What stood there is at `made` afterwards.
-void put_in_place(const fs::path& made, const fs::path& final_path) {
-  if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) {
-    return;
-  }
-  const int refusal = errno;
+// Gives `made` the name `final_path`. Returns where what stood there is afterwards: at `made`, but
+// where the system refuses that.
+fs::path put_in_place(const fs::path& made, const fs::path& final_path) {
   const fs::path replaced = made.string() + kReplacedSuffix;
   std::error_code ignored;
+  if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) {
+    // Of a process that was killed between the renames below.
+    fs::remove_all(replaced, ignored);
+    return made;
+  }
+  const int refusal = errno;
   if (refusal == ENOENT) {  // nothing stood there
     if (::rename(made.c_str(), final_path.c_str()) != 0) {
       fail_system(ErrorKind::generic, "rename to", final_path);
     }
-    // Of a process that was killed between the two renames below.
-    fs::remove_all(replaced, ignored);
-    return;
+    fs::remove_all(replaced, ignored);  // as above
+    return made;
   }
   // Not every file system can exchange two names.
   fs::remove_all(replaced, ignored);
@@ -164,7 +151,7 @@ void put_in_place(const fs::path& made, const fs::path& final_path) {
     errno = code;
     fail_system(ErrorKind::generic, "rename to", final_path);
   }
-  static_cast<void>(::rename(replaced.c_str(), made.c_str()));
+  return ::rename(replaced.c_str(), made.c_str()) == 0 ? made : replaced;
 }
 
 // A new file for writing and for a map, without a name; nullptr, and errno, where there is none.
@@ -193,7 +180,7 @@ MappedFile::MappedFile(int descriptor, const fs::path& path) : path_(path) {
   void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
   if (map == MAP_FAILED) fail_system(ErrorKind::model, "map", path);
   data_ = static_cast<const uint8_t*>(map);
-  guard_map(data_, size_, path);
+  guard_map(data_, size_, path, descriptor);
 }
 
 MappedFile::~MappedFile() {
@@ -332,10 +319,13 @@ void rename_file_in(int directory, const std::string& from, const std::string& t
 void make_directories(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  if (error) {
-    errno = error.value();
-    fail_system(ErrorKind::generic, "create", path);
-  }
+  if (error) fail_to_make(path, error);
+}
+
+void make_directory(const fs::path& path) {
+  std::error_code error;
+  fs::create_directory(path, error);
+  if (error) fail_to_make(path, error);
 }
 
 void sync_directory(const fs::path& path) {
@@ -434,6 +424,8 @@ TemporaryClaim::TemporaryClaim(fs::path temporary, const fs::path& final_path, K
       fail_system(ErrorKind::generic, "empty", path_);
     }
   } catch (const Error&) {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
     ::close(descriptor_);
     throw;
   }
@@ -485,12 +477,12 @@ void AtomicDirectory::commit(const std::function<void(const fs::path& replaced)>
   // What is replaced gets the temporary name until it is removed, and nobody else may take it.
   const Descriptor replaced{::open(final_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
   if (replaced.fd >= 0 && is_held_by_another(replaced.fd)) another_run_writes(final_, "output");
-  put_in_place(path(), final_);
+  const fs::path moved = put_in_place(path(), final_);
   temporary_.release();
   if (replaces && remove) {
-    remove(path());
+    remove(moved);
   } else if (replaces) {
-    fs::remove_all(path(), ignored);
+    fs::remove_all(moved, ignored);
   }
   sync_parent(final_);
 }

@@ -116,6 +116,8 @@ void write_text_atomic(const fs::path& path, std::string_view text);
 
 // Makes a directory, and those above it, where there is none. Throws Error(generic).
 void make_directories(const fs::path& path);
+// The same where only the last is missing: one that was moved away is not made again.
+void make_directory(const fs::path& path);
 
 // Syncs a directory so that renames inside it survive a power cut. Throws Error(generic).
 void sync_directory(const fs::path& path);
@@ -213,9 +215,9 @@ class AtomicDirectory {
   // Syncs all that is in it, which may take long. Throws as commit().
   void sync() const;
   // Replaces whatever stands at the final path, which is then given to `remove`, by the temporary
-  // name; without `remove`, all of it is removed. Throws Error(generic) where another process holds
-  // what stands there, and where the directory is not at path() any more: what is written there
-  // since is not all of it.
+  // name or one that begins with it; without `remove`, all of it is removed. Throws Error(generic)
+  // where another process holds what stands there, and where the directory is not at path() any
+  // more: what is written there since is not all of it.
   void commit(const std::function<void(const fs::path& replaced)>& remove = {});
 
  private:

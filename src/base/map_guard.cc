@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <atomic>
@@ -10,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 
 namespace jackscrew {
 
@@ -23,6 +25,7 @@ struct GuardedMap {
 
 // A signal handler can reach only static data, and may not wait for a lock: whoever adds or removes
 // a map holds one, the handler reads without.
+constexpr uintptr_t kPage = 4096;
 constexpr size_t kMostMaps = size_t{1} << 16;  // more than the largest models have masters in files
 constinit std::array<GuardedMap, kMostMaps> guarded;
 constinit std::atomic<size_t> used{0};  // slots of `guarded` that have ever been used
@@ -38,7 +41,6 @@ bool replace_by_zeros(const void* address) {
     const uintptr_t begin = map.begin.load();
     const size_t size = map.size.load();
     if (at < begin || at - begin >= size) continue;
-    constexpr uintptr_t kPage = 4096;
     const uintptr_t page = at / kPage * kPage;
     const void* zeros =
         ::mmap(reinterpret_cast<void*>(page), begin + size - page, PROT_READ | PROT_WRITE,
@@ -61,8 +63,12 @@ void handle(int, siginfo_t* information, void*) {
 struct Known {
   size_t slot;  // in `guarded`
   fs::path path;
+  dev_t device;
+  ino_t inode;  // no other file has it while the map lives
+  bool is_read_in_place = false;
 };
-constinit std::mutex mutex;
+// Shared by checks, which many threads make at a time.
+constinit std::shared_mutex mutex;
 std::map<const void*, Known>& known_maps() {
   static std::map<const void*, Known> maps;  // by address
   return maps;
@@ -73,6 +79,29 @@ std::map<const void*, Known>& known_maps() {
                    fmt::format("{}: the file was cut short, or its disk failed, while it was read",
                                path.string()),
                    "restore the file and run again; nothing may write to it while it is in use");
+}
+
+// The guarded map that holds `data`; nullptr: none. Call it with the lock held.
+Known* known_map(const void* data) {
+  const auto behind = known_maps().upper_bound(data);
+  if (behind == known_maps().begin()) return nullptr;
+  auto& [begin, known] = *std::prev(behind);
+  const size_t offset = reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(begin);
+  return offset < guarded[known.slot].size.load() ? &known : nullptr;
+}
+
+bool has_lost_pages(const Known& known) {
+  return guarded[known.slot].lost.load();
+}
+
+// Whether the file ends now where a page of the map goes on. One that was removed or replaced keeps
+// its bytes as long as the map; one that ends with a page sends signals.
+bool ends_within_page(const Known& known) {
+  struct stat now {};
+  if (::stat(known.path.c_str(), &now) != 0) return false;
+  const bool is_same = now.st_dev == known.device && now.st_ino == known.inode;
+  const auto size = static_cast<size_t>(now.st_size);
+  return is_same && size < guarded[known.slot].size.load() && size % kPage != 0;
 }
 
 // The signal stack of one thread.
@@ -104,12 +133,14 @@ class SignalStack {
 
 }  // namespace
 
-void guard_map(const void* data, size_t size, const fs::path& path) {
+void guard_map(const void* data, size_t size, const fs::path& path, int descriptor) {
+  struct stat info {};
+  static_cast<void>(::fstat(descriptor, &info));  // a file that is open has what is asked
   const std::lock_guard lock(mutex);
   size_t slot = 0;
   while (slot < used.load() && guarded[slot].size.load() != 0) ++slot;
   if (slot == kMostMaps) return;  // one more than can be guarded
-  known_maps()[data] = {slot, path};
+  known_maps()[data] = {slot, path, info.st_dev, info.st_ino};
   guarded[slot].begin.store(reinterpret_cast<uintptr_t>(data));
   guarded[slot].size.store(size);
   if (slot == used.load()) used.store(slot + 1);
@@ -125,22 +156,31 @@ void unguard_map(const void* data) {
   known_maps().erase(found);
 }
 
-void check_map(const void* data, ErrorKind kind) {
-  if (lost_maps.load(std::memory_order_relaxed) == 0) return;
+void read_in_place(const void* data) {
   const std::lock_guard lock(mutex);
-  const auto behind = known_maps().upper_bound(data);
-  if (behind == known_maps().begin()) return;
-  const auto& [begin, known] = *std::prev(behind);
-  const size_t offset = reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(begin);
-  const GuardedMap& map = guarded[known.slot];
-  if (offset < map.size.load() && map.lost.load()) fail_lost(known.path, kind);
+  if (Known* const known = known_map(data)) known->is_read_in_place = true;
+}
+
+void check_map(const void* data, ErrorKind kind) {
+  const std::shared_lock lock(mutex);
+  const Known* const known = known_map(data);
+  if (known == nullptr) return;
+  if (has_lost_pages(*known) || ends_within_page(*known)) fail_lost(known->path, kind);
+}
+
+void check_pages(const void* data, ErrorKind kind) {
+  if (lost_maps.load(std::memory_order_relaxed) == 0) return;
+  const std::shared_lock lock(mutex);
+  const Known* const known = known_map(data);
+  if (known != nullptr && has_lost_pages(*known)) fail_lost(known->path, kind);
 }
 
 void check_maps() {
-  if (lost_maps.load(std::memory_order_relaxed) == 0) return;
-  const std::lock_guard lock(mutex);
+  const std::shared_lock lock(mutex);
   for (const auto& [data, known] : known_maps()) {
-    if (guarded[known.slot].lost.load()) fail_lost(known.path, ErrorKind::model);
+    if (has_lost_pages(known) || (known.is_read_in_place && ends_within_page(known))) {
+      fail_lost(known.path, ErrorKind::model);
+    }
   }
 }
 

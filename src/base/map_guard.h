@@ -3,7 +3,11 @@
 // process without a word. Here the lost bytes become zeros instead, and the map counts as lost:
 // whoever reads a map checks it before what was read is used for anything that lasts.
 //
-// Only where the program asks for it (BusErrors): a library installs no handlers.
+// The page in which a file ends sends no signal: behind the new end it reads as zeros. So a check
+// looks at the file's size, too.
+//
+// Signals are handled only where the program asks for it (BusErrors): a library installs no
+// handlers.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +18,22 @@
 
 namespace jackscrew {
 
-// Guards a map of the file `path`, from after mmap() until just before munmap(). MappedFile does
-// this itself.
-void guard_map(const void* data, size_t size, const fs::path& path);
+// Guards a map of the file `path`, open as `descriptor`, from after mmap() until just before
+// munmap(). MappedFile does this itself.
+void guard_map(const void* data, size_t size, const fs::path& path, int descriptor);
 void unguard_map(const void* data);
 
+// Says of the guarded map that holds `data` that it is read again and again: check_maps() looks at
+// its file's size, too. Others may be cut short once they are read.
+void read_in_place(const void* data);
+
 // Throws Unreadable(`kind`) naming the file where bytes of the guarded map that holds `data` were
-// lost when they were read or written. Costs one look at a flag while no map is lost.
+// lost when they were read or written. Costs a system call.
 void check_map(const void* data, ErrorKind kind = ErrorKind::model);
-// The same for any map, as Error(model).
+// The same, but for a file that ends within its last page now. Costs one look at a flag while no
+// map is lost: for what is read in small pieces, which check_map() follows.
+void check_pages(const void* data, ErrorKind kind = ErrorKind::model);
+// check_pages() for any map, and check_map() for those that are read in place, as Error(model).
 void check_maps();
 
 // Returns what `read` returns, once it is sure that `read` saw the file's bytes. If bytes were lost

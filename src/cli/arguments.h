@@ -33,7 +33,7 @@ int with_unbudgeted_recipe(Arguments arguments, size_t max_operands, const std::
 
 // Throws Error(generic) if something written to stdout was lost, as on a full disk: the command
 // must not report success then.
-inline constexpr const char* kOutputLost = "cannot write the output";
+inline constexpr const char* kOutputLost = "cannot write to the standard output";
 void flush_output();
 
 // Prints an error and what to do about it to stderr; returns the exit code.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/directory.h"
 #include "base/error.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
@@ -51,9 +52,8 @@ void check_output_is_not_read(const Recipe& recipe) {
   };
   for (const fs::path source : {recipe.model, recipe.adapter, recipe.tokenizer}) {
     refuse_if_read(source);
-    std::error_code none;  // it need not be a directory
-    // Those of a download cache are links to files elsewhere.
-    for (const auto& entry : fs::directory_iterator(source, none)) refuse_if_read(entry.path());
+    // It need not be a directory. Those of a download cache hold links to files elsewhere.
+    for (const auto& entry : entries_if_directory(source)) refuse_if_read(entry.path());
     if (!is_same_file(output.parent_path(), source)) continue;
     throw Error(ErrorKind::usage,
                 fmt::format("{} would be among the files of {}, which are read", recipe.output,

@@ -71,8 +71,7 @@ ModelConfig exported_config(const ModelFiles& files, const Tokenizer& tokenizer)
 void write_texts(const Texts& texts, const fs::path& to) {
   for (const auto& [name, text] : texts) {
     const fs::path below = fs::path(name).parent_path();
-    std::error_code ignored;  // writing says so, too
-    if (!below.empty()) fs::create_directory(to / below, ignored);
+    if (!below.empty()) make_directory(to / below);
     write_text_atomic(to / name, text);
   }
 }

@@ -56,7 +56,8 @@ class Reading {
   }
   // The next `bytes` bytes of the file are done.
   void report(size_t bytes) {
-    check_map(map_->bytes().data(), ErrorKind::data);
+    // Whoever parses a record looks at the file.
+    check_pages(map_->bytes().data(), ErrorKind::data);
     if (progress_ && bytes > 0) progress_(static_cast<int64_t>(bytes));
     done_ += bytes;
     // Pages that will not be read again are released, rarely enough to cost nothing.

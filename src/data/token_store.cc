@@ -68,7 +68,7 @@ uint64_t padding(uint64_t words) {
 int64_t TokenStore::length(int64_t example) const {
   const uint64_t begin = example == 0 ? 0 : entry(example - 1).end;
   const uint64_t end = entry(example).end;
-  check_map(file_.bytes().data(), ErrorKind::data);
+  check_pages(file_.bytes().data(), ErrorKind::data);
   return static_cast<int64_t>(end - begin);
 }
 

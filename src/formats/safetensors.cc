@@ -153,8 +153,7 @@ void check_coverage(const std::vector<SafetensorsEntry>& entries, std::span<cons
 // The files of a directory that end in .safetensors, by name.
 std::vector<fs::path> safetensors_in(const fs::path& directory) {
   std::vector<fs::path> paths;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
+  for (const auto& entry : entries_if_directory(directory)) {
     if (entry.path().extension() == ".safetensors") paths.push_back(entry.path());
   }
   std::sort(paths.begin(), paths.end());

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/map_guard.h"
 #include "model/init.h"
 #include "quant/plain.h"
 
@@ -81,6 +82,7 @@ std::optional<Tensor> StageLoader::mapped(const WeightSpec& weight, const Format
   const int64_t bytes = format.storage_bytes(weight.rows, weight.cols);
   if (ops_.plans_only()) return Tensor(nullptr, DType::u8, {bytes});
   if (loaded_) loaded_(bytes);
+  read_in_place(stored->bytes.data());
   return Tensor(const_cast<uint8_t*>(stored->bytes.data()), DType::u8, {bytes});
 }
 

@@ -108,12 +108,12 @@ void* FileBacking::acquire(size_t bytes) {
   void* data =
       file < 0 ? MAP_FAILED : ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   const int reason = errno;
+  if (data != MAP_FAILED) guard_map(data, bytes, directory_.shown() / name, file);
   if (file >= 0) ::close(file);
   if (data == MAP_FAILED) {
     remove(name);
     refuse("map", directory_.shown() / name, reason);
   }
-  guard_map(data, bytes, directory_.shown() / name);
   if (!is_new) std::memset(data, 0, bytes);
   pieces_[data] = {std::move(name)};
   return data;

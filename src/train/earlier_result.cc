@@ -308,16 +308,17 @@ void refuse_to_replace(const Recipe& recipe, const LoggedRun& logged, const Chan
     }
     // Of a result that was whole the log tells the end, be it by the next run
     // (train/result_move.h).
-    const bool has_all_steps = logged.last_step == total_steps && changes.texts.empty();
-    throw Error(
-        ErrorKind::usage, what,
-        fmt::format("{}give another output_dir; {}",
-                    has_all_steps
-                        ? fmt::format("the log has all {} of this run, but not its end: the result "
-                                      "is an earlier one, unless the log has lost lines; ",
-                                      counted(total_steps, "step"))
-                        : "",
-                    anew(recipe)));
+    std::string of_log;
+    if (changes.texts.empty()) {
+      of_log = logged.last_step == total_steps
+                   ? fmt::format(
+                         "the log has all {} of this run, but not its end: the result is "
+                         "an earlier one, unless the log has lost lines; ",
+                         counted(total_steps, "step"))
+                   : "the log does not tell that this run ended; it may have lost lines; ";
+    }
+    throw Error(ErrorKind::usage, what,
+                fmt::format("{}give another output_dir; {}", of_log, anew(recipe)));
   }
   if (changes.texts.empty()) return;
   throw Error(

@@ -140,10 +140,13 @@ void end_move(const fs::path& output_dir) {
 
 void complete_move(const fs::path& output_dir) {
   if (!has_result_to_move(output_dir)) return;
-  warn(
-      fmt::format("a run in {} was stopped while it moved its result there: this moves the rest of "
-                  "it",
-                  output_dir.string()));
+  // Its place alone may be left of a run that ended.
+  if (is_there(whole_result(output_dir)) || !files_to_move(moving_result(output_dir)).empty()) {
+    warn(
+        fmt::format("a run in {} was stopped while it moved its result there: this moves the rest "
+                    "of it",
+                    output_dir.string()));
+  }
   log_end(output_dir);
   if (is_there(whole_result(output_dir))) replace_earlier(output_dir, false);
   move_files(moving_result(output_dir), output_dir);

@@ -18,7 +18,8 @@ void move_result(const fs::path& output_dir, bool keeps_exports);
 // tell that the log may lack it.
 void end_move(const fs::path& output_dir);
 
-// Does what a process left to do that ended between move_result() and end_move(), and warns of it.
+// Does what a process left to do that ended between move_result() and end_move(), and warns of it
+// where files are left to move.
 // The log, if it is that of such a run, then has its `end`. Throws as move_result(), and where the
 // log cannot be written, before anything is moved.
 void complete_move(const fs::path& output_dir);

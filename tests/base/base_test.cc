@@ -231,17 +231,32 @@ TEST_F(FileTest, DirectoryAppearsWholeOrNotAtAll) {
   EXPECT_EQ(names(), std::vector<std::string>{"out"});
 }
 
-// As on a file system that cannot exchange two names, for the rest of this process.
-void refuse_exchange() {
+// The system refuses a call for the rest of this process.
+void refuse(uint32_t call, uint32_t reason) {
   sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-                          BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_renameat2, 0, 1),
-                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+                          BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | reason),
                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   const sock_fprog program{4, filter};
   ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
   ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+// As on a file system that cannot exchange two names.
+void refuse_exchange() {
+  refuse(__NR_renameat2, EINVAL);
   ASSERT_NE(::renameat2(AT_FDCWD, ".", AT_FDCWD, ".", RENAME_EXCHANGE), 0);
   ASSERT_EQ(errno, EINVAL);
+}
+
+TEST_F(FileTest, ATemporaryThatCannotBeEmptiedIsRemoved) {
+  const auto write = [&] {
+    refuse(__NR_ftruncate, EIO);
+    expect_message(ErrorKind::generic, "cannot empty", [&] { AtomicFile(directory_ / "out"); });
+    std::_Exit(HasFailure() ? 1 : 0);
+  };
+  EXPECT_EXIT(write(), ::testing::ExitedWithCode(0), "");
+  EXPECT_EQ(names(), std::vector<std::string>());
 }
 
 TEST_F(FileTest, DirectoryAppearsWhereNamesAreNotExchanged) {
@@ -259,11 +274,13 @@ TEST_F(FileTest, DirectoryAppearsWhereNamesAreNotExchanged) {
   EXPECT_EQ(read_text(directory_ / "out" / "x"), "2");
 }
 
-// A process was killed when what stood there had been moved away, and the new was not there yet.
-TEST_F(FileTest, WhatWasMovedAwayGoesWhereNothingStands) {
-  fs::create_directories(directory_ / "out.jackscrew-part.old" / "below");
-  AtomicDirectory(directory_ / "out").commit();
-  EXPECT_EQ(names(), std::vector<std::string>{"out"});
+// A process was killed when what stood there had been moved away.
+TEST_F(FileTest, WhatWasMovedAwayGoesWithTheNext) {
+  for (int with_another = 0; with_another < 2; ++with_another) {  // at "out", since the first
+    fs::create_directories(directory_ / "out.jackscrew-part.old" / "below");
+    AtomicDirectory(directory_ / "out").commit();
+    EXPECT_EQ(names(), std::vector<std::string>{"out"});
+  }
 }
 
 TEST_F(FileTest, WhatIsReplacedCanBeRemovedByOthers) {

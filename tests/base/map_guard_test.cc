@@ -84,6 +84,38 @@ TEST_F(MapGuards, WhatIsLeftOfAFileStays) {
   EXPECT_TRUE(lost(file));
 }
 
+// No signal tells of it: the rest of that page reads as zeros.
+TEST_F(MapGuards, AFileCutShortWithinItsLastPageIsLost) {
+  constexpr size_t kOddSize = 6144;  // one page and a half
+  write_text_atomic(path_, std::string(kOddSize, 'x'));
+  const MappedFile file(path_);
+  const uint8_t* const data = file.bytes().data();
+  check_map(data);
+  fs::resize_file(path_, kOddSize - 50);
+  EXPECT_EQ(data[kOddSize - 1], 0);
+  const std::string message = path_.string() + ": the file was cut short";
+  expect_message(ErrorKind::model, message, [&] { check_map(data); });
+  expect_message(ErrorKind::data, message, [&] { check_map(data + 100, ErrorKind::data); });
+  expect_message(ErrorKind::model, message, [&] { file.release(0, kOddSize); });
+  check_pages(data);  // none is lost
+  check_maps();       // it may have been read before
+  read_in_place(data);
+  expect_message(ErrorKind::model, message, [&] { check_maps(); });
+}
+
+TEST_F(MapGuards, AFileThatWasReplacedOrRemovedIsNotLost) {
+  const MappedFile file(path_);
+  const uint8_t* const data = file.bytes().data();
+  read_in_place(data);
+  write_text_atomic(path_, "short");
+  check_map(data);
+  check_maps();
+  fs::remove(path_);
+  check_map(data);
+  check_maps();
+  EXPECT_EQ(data[kSize - 1], 'x');
+}
+
 TEST_F(MapGuards, EveryThreadOfThePoolIsGuarded) {
   const MappedFile file(path_);
   cut();

@@ -149,7 +149,7 @@ TEST(Program, AFullDiskIsNotSuccess) {
                               "prompt=a max_new_tokens=2 --quiet --json"}) {
     const Outcome full = run(std::string(command) + " 2>&1 >/dev/full");
     EXPECT_EQ(full.exit_code, 1) << command;
-    EXPECT_EQ(full.out, "jackscrew: error: cannot write the output\n") << command;
+    EXPECT_EQ(full.out, "jackscrew: error: cannot write to the standard output\n") << command;
   }
 }
 

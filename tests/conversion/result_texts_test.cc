@@ -35,6 +35,16 @@ TEST(ResultTexts, ADirectoryThatIsLostIsNotMadeAgain) {
   }
 }
 
+// As where a disk is full: the file in it would only miss its directory.
+TEST(ResultTexts, ADirectoryThatCannotBeMadeIsTheError) {
+  const TemporaryDirectory directory("jackscrew_no_directory");
+  directory.file("additional_chat_templates", "a file");
+  const fs::path refused = directory.path() / "additional_chat_templates";
+  const Texts texts = {{"additional_chat_templates/tool_use.jinja", "{}"}};
+  expect_message(ErrorKind::generic, "cannot create " + refused.string() + ": ",
+                 [&] { write_texts(texts, directory.path()); });
+}
+
 constexpr const char* kShape = R"({
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 258,
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,

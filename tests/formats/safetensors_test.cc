@@ -6,6 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/formats/support.h"
+#include "tests/support/errors.h"
+#include "tests/support/resource_limit.h"
+#include "tests/support/sanitizer.h"
 
 namespace jackscrew {
 namespace {
@@ -314,6 +317,13 @@ TEST_F(Sharded, SourceNamesWhatIsMissing) {
   fs::create_directory(directory_ / "empty");
   EXPECT_TRUE(mentions(model_error([&] { SafetensorsSource source(directory_ / "empty"); }),
                        "neither model.safetensors nor"));
+}
+
+TEST_F(Safetensors, ADirectoryThatCannotBeListedIsNamed) {
+  if (kSanitized) GTEST_SKIP() << "UndefinedBehaviorSanitizer needs a descriptor, too";
+  const ResourceLimit none(RLIMIT_NOFILE, 0);
+  expect_message(ErrorKind::generic, "cannot list " + directory_.string() + ": ",
+                 [&] { SafetensorsSource source(directory_); });
 }
 
 }  // namespace

@@ -108,6 +108,18 @@ TEST_F(MappedWeights, OfAFileCutShortAreAnError) {
   expect_message(ErrorKind::model, message, [&] { trained(*trains); });
 }
 
+// The last page then reads as zeros, without a signal.
+TEST_F(MappedWeights, OfAFileCutShortByAFewBytesAreAnError) {
+  const auto looks = make_session(make_recipe({"weights=mmap"}), files_, look_);
+  uintmax_t size = fs::file_size(weights()) - 50;
+  if (size % 4096 == 0) --size;
+  fs::resize_file(weights(), size);
+  const std::string message = weights().string() + ": the file was cut short";
+  expect_message(ErrorKind::model, message, [&] { logits_of(*looks); });
+  expect_message(ErrorKind::model, message,
+                 [&] { make_session(make_recipe({"weights=memory"}), files_, look_); });
+}
+
 TEST_F(MappedWeights, AreRefusedWhereThereCanBeNone) {
   const auto refusal = [&](std::vector<std::string> settings, const std::string& text) {
     settings.push_back("weights=mmap");

@@ -58,6 +58,21 @@ TEST(SlowEarlierResult, ARunKilledBeforeItsResultIsToldWhoseTheOldOneIs) {
   EXPECT_EQ(other.out.find("all 3 steps"), std::string::npos) << other.out;
 }
 
+// A disk that refused every line of it.
+TEST(SlowEarlierResult, ALogWithoutItsLinesIsToldOf) {
+  const TinyRun tiny("lost_log");
+  const std::string settings = "method=full max_steps=2";
+  tiny.must_train("out", settings);
+  tiny.file("out/train_log.jsonl", "");
+  const std::string told = "the log does not tell that this run ended; it may have lost lines";
+  const Outcome again = run(tiny.train("out", settings) + " 2>&1");
+  EXPECT_EQ(again.exit_code, 2) << again.out;
+  EXPECT_NE(again.out.find(told), std::string::npos) << again.out;
+  const Outcome other = run(tiny.train("out", settings + " seed=7") + " 2>&1");
+  EXPECT_EQ(other.exit_code, 2) << other.out;
+  EXPECT_EQ(other.out.find(told), std::string::npos) << other.out;
+}
+
 TEST(SlowEarlierResult, FilesThatAnotherPathLeadsToAreTheSame) {
   const TinyRun tiny("other_paths");
   const std::string settings = "method=full max_steps=2 val_size=3";

@@ -81,6 +81,18 @@ TEST(ResultMove, IsCompletedFromWhereverItWasStopped) {
   }
 }
 
+// It could not be removed, or the log may lack the run's end: nothing is left to move.
+TEST(ResultMove, AnEmptyPlaceIsRemovedWithoutAWord) {
+  const TinyRun tiny("move_empty");
+  const fs::path output = tiny.path("out");
+  put(output / "notes.txt", "mine");
+  fs::create_directories(moving_result(output));
+  testing::internal::CaptureStderr();
+  complete_move(output);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(names_in(output), std::set<std::string>{"notes.txt"});
+}
+
 // What is refused leaves neither a model nor an adapter that loads.
 TEST(ResultMove, TheDescriptionComesLast) {
   const TinyRun tiny("move_order");

@@ -121,16 +121,7 @@ class Trainer {
       console_.enter(RunPhase::exports);
       log_.reset();
       crew_.reset();  // frees its memory
-      ProgressStyle style = console_.style;
-      style.check = [this] {
-        if (console_.stop_requested()) throw Error(ErrorKind::interrupted, "stopped");
-      };
-      jackscrew::write_exports(recipe_, files_, output, style, [&](const WrittenExport& written) {
-        say(fmt::format("export    {}: {}", one_line(written.path.string()),
-                        human_bytes(written.bytes)));
-        for (const std::string& note : written.notes) say("          " + one_line(note));
-        log_export(output, written);
-      });
+      write_run_exports(recipe_, files_, output, console_);
     }
     if (!start_.finished) say(fmt::format("done      {}", output.string()));
   }

@@ -290,12 +290,7 @@ class Trainer {
     pace_.begin(first);
     int64_t done = first;
     while (done < total_steps_ && !watch_.out_of_patience()) {
-      const int64_t step = done++;
-      const Stopwatch watch;
-      const StepBatch batch = sampler_->step(step);
-      do_step(batch, step);
-      for (const LearnerEvent& event : crew_->take_events()) log_->event(step, event);
-      log_->worked(batch, watch.seconds());
+      train_step(done++);
       if (done % recipe_.logging_steps == 0 || done == total_steps_) {
         const StepResult result = wait_for_result();
         log_->step(done, result, pace_.seconds_left(done));
@@ -312,6 +307,15 @@ class Trainer {
     }
     if (done < total_steps_) say("stopped   " + watch_.why_stopped(done > first));
     return done;
+  }
+
+  // Its batch ends with it: memory is counted for a step's or an evaluation's, not for both.
+  void train_step(int64_t step) {
+    const Stopwatch watch;
+    const StepBatch batch = sampler_->step(step);
+    do_step(batch, step);
+    for (const LearnerEvent& event : crew_->take_events()) log_->event(step, event);
+    log_->worked(batch, watch.seconds());
   }
 
   // On a terminal, a long step shows how far it is.

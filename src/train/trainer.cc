@@ -87,6 +87,7 @@ class Trainer {
     if (own_ < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     log_->introduce(first, output);
     if (!has_watch) watch_.replay(output / kLogName);  // its last start says what is held out now
+    watch_.find_kept(output);
     const std::string slow =
         leave_out_slow_samples(data_, recipe_.options, log_->peak_flops(),
                                plan_.weight_bytes * crew_->layout().stages, files_.config);
@@ -98,6 +99,7 @@ class Trainer {
       evaluate_now(first);
       // If it is the best, its checkpoint must be here: the run may go on from another directory.
       const bool is_here = fs::exists(checkpoint_path(output, first));
+      if (is_here) watch_.saved(first);
       if (!is_here && must_save(first, false)) try_to_save(first);
     }
     console_.style.check();
@@ -237,6 +239,7 @@ class Trainer {
     const fs::path output = claim_->path();  // may have been moved meanwhile
     checkpoint_ = checkpoint_path(output, step);
     saved_step_ = step;
+    watch_.saved(step);
     remove_replaced(output, own_, checkpoint_, recipe_.save_total_limit,
                     recipe_.load_best_model_at_end ? best_checkpoint() : fs::path());
     own_ = step;
@@ -254,21 +257,21 @@ class Trainer {
                 hint_after_stop(crew_->layout().ranks(), hint));
   }
 
-  // The checkpoint of the best evaluation; empty before the first evaluation.
+  // The checkpoint of the best evaluation that has one; empty before the first.
   fs::path best_checkpoint() {
-    return watch_.best() ? checkpoint_path(claim_->path(), watch_.best()->step) : fs::path();
+    return watch_.kept() ? checkpoint_path(claim_->path(), watch_.kept()->step) : fs::path();
   }
 
   // The step whose states become the result, after `done` steps.
   int64_t result_step(int64_t done) const {
-    return recipe_.load_best_model_at_end && watch_.best() ? watch_.best()->step : done;
+    const bool goes_back = recipe_.load_best_model_at_end && !watch_.beats_kept(done);
+    return goes_back && watch_.kept() ? watch_.kept()->step : done;
   }
 
   // Takes a request to save, which is then fulfilled.
   bool must_save(int64_t done, bool last) {
     if (take_save_request(console_, *claim_)) return true;
-    const bool best = watch_.best() && watch_.best()->step == done;
-    if (recipe_.load_best_model_at_end && (best || last)) return true;
+    if (recipe_.load_best_model_at_end && (last || watch_.beats_kept(done))) return true;
     return recipe_.save_steps > 0 && (last || done % recipe_.save_steps == 0);
   }
 
@@ -335,15 +338,14 @@ class Trainer {
 
   // Restores the state of the best evaluation, if the recipe asks for it and it is another one.
   void take_best(int64_t done) {
+    const std::string lost = recipe_.load_best_model_at_end ? watch_.best_not_kept(done) : "";
+    if (!lost.empty()) warn(lost);
     if (result_step(done) == done) return;
     fs::path path;
     or_leave_elsewhere(done, [&] { path = best_checkpoint(); });
-    // One of a later step is of a branch that this run has left.
     std::error_code unreachable;
-    if (watch_.best()->step > own_ || !fs::exists(path, unreachable)) {
-      return warn(fmt::format(
-          "{}, the checkpoint of the best evaluation, is gone: the result is that of the last step",
-          path.string()));
+    if (!fs::exists(path, unreachable)) {
+      return warn(path.string() + " is gone: the result is not that of the best evaluation");
     }
     // The last states may be in no checkpoint yet: save them before the best replace them.
     if (const fs::path last = checkpoint_path({}, done); checkpoint_.filename() != last) {
@@ -354,7 +356,7 @@ class Trainer {
     }
     restore_states(path);
     saved_step_ = done;
-    log_->takes_best(watch_.best()->step, watch_.best_text());
+    log_->takes_best(watch_.kept()->step, watch_.kept()->text());
   }
 
   // `updates`: how many came before what went wrong.

@@ -293,6 +293,8 @@ class Trainer {
     pace_.begin(first);
     int64_t done = first;
     while (done < total_steps_ && !watch_.out_of_patience()) {
+      const bool ends_run = done + 1 == total_steps_ && data_.evaluation.size() == 0;
+      if (ends_run) console_.enter(RunPhase::writes_result);
       train_step(done++);
       if (done % recipe_.logging_steps == 0 || done == total_steps_) {
         const StepResult result = wait_for_result();
@@ -305,6 +307,7 @@ class Trainer {
       }
       const bool complete = !pace_.evaluates_after(done) || evaluate_now(done);
       const bool last = complete && (done == total_steps_ || watch_.out_of_patience());
+      if (last) console_.enter(RunPhase::writes_result);
       if (must_save(done, last)) pace_.save([&] { try_to_save(done); });
       if (console_.stop_requested() && !last) stop(done);
     }

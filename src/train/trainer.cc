@@ -69,7 +69,7 @@ class Trainer {
   void run() {
     if (start_.finished) return complete(*start_.finished);
     open_session();
-    const int64_t first = checkpoint_.empty() ? 0 : restore();
+    const int64_t first = checkpoint_.empty() ? 0 : resume();
     if (first > 0) say(fmt::format("resuming from {} at step {}", checkpoint_.string(), first));
     const bool has_watch = start_.is_own && watch_.restore(checkpoint_, data_.inputs.held_out);
     if (!start_.writes_again.empty()) warn(start_.writes_again);
@@ -171,14 +171,14 @@ class Trainer {
     if (left > 0) throw stopped_before_the_answers(recipe_, claim_->path(), finished.result_step);
   }
 
-  // Restores the checkpoint; returns the steps already done.
-  int64_t restore() {
+  void restore() try { restore_states(checkpoint_); } catch (const Error& error) {
+    refuse_states(checkpoint_, recipe_, error);
+  }
+
+  // Restores the checkpoint to train on; returns the steps already done.
+  int64_t resume() {
     const CheckpointInfo now = checkpoint_info(read_checkpoint_info(checkpoint_).step);
-    try {
-      restore_states(checkpoint_);
-    } catch (const Error& error) {
-      refuse_states(checkpoint_, recipe_, error);
-    }
+    restore();
     for (const std::string& line : resume_warnings(checkpoint_, now, recipe_.options)) warn(line);
     return now.step;
   }

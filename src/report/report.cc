@@ -31,6 +31,11 @@ std::optional<double> number(const json& event, const char* key) {
   if (found == event.end() || !found->is_number()) return std::nullopt;
   return found->get<double>();
 }
+// A number as an integer, or the nearest that there is: what a log says may be absurd.
+int64_t whole(double number) {
+  constexpr double kMost = 9007199254740992.0;  // 2^53: until there a double has every integer
+  return std::isnan(number) ? 0 : static_cast<int64_t>(std::clamp(number, -kMost, kMost));
+}
 std::optional<std::string> text_if_any(const json& event, const char* key) {
   const auto found = event.find(key);
   if (found == event.end() || found->is_null()) return std::nullopt;
@@ -142,7 +147,7 @@ class Report {
     }
   }
   void add_sample(double step, const json& event) {
-    Answers& answers = answers_[static_cast<int64_t>(number(event, "index").value_or(0))];
+    Answers& answers = answers_[whole(number(event, "index").value_or(0))];
     answers.prompt = text_if_any(event, "prompt");
     answers.expected = text_if_any(event, "expected");
     (step == 0 ? answers.before : answers.after) = text_if_any(event, "answer");
@@ -167,8 +172,8 @@ class Report {
   std::string lead() const {
     if (!start_) return "no step has been done";
     return fmt::format("{}, {} of {} parameters learn, method {}", text(*start_, "model"),
-                       human_count(static_cast<int64_t>(number(*start_, "trained").value_or(0))),
-                       human_count(static_cast<int64_t>(number(*start_, "parameters").value_or(0))),
+                       human_count(whole(number(*start_, "trained").value_or(0))),
+                       human_count(whole(number(*start_, "parameters").value_or(0))),
                        text(*start_, "method"));
   }
 
@@ -219,7 +224,7 @@ class Report {
   std::optional<int64_t> peak_bytes(const char* place) const {
     if (!memory_ || !memory_->contains(place)) return std::nullopt;
     const auto peak = number((*memory_)[place], "peak");
-    return peak ? std::optional(static_cast<int64_t>(*peak)) : std::nullopt;
+    return peak ? std::optional(whole(*peak)) : std::nullopt;
   }
 
   std::string warnings() const {
@@ -294,11 +299,10 @@ class Report {
           "<tr><td>rank {} on {}</td><td>{}</td><td>{}</td><td>steps waited {:.0f}% of their "
           "time</td><td>sent {}</td></tr>\n",
           html_text(text(event, "rank")), html_text(text(event, "host")),
-          html_text(text(event, "computes_on")),
-          human_bytes(static_cast<int64_t>(peak.value_or(0))),
+          html_text(text(event, "computes_on")), human_bytes(whole(peak.value_or(0))),
           100.0 * number(event, "waited_share").value_or(0),
-          human_bytes(static_cast<int64_t>(number(event, "sent_stream").value_or(0) +
-                                           number(event, "sent_gradient").value_or(0))));
+          human_bytes(whole(number(event, "sent_stream").value_or(0) +
+                            number(event, "sent_gradient").value_or(0))));
     }
     if (rows.empty()) return {};
     return "<h2>Ranks</h2>\n<table class=\"facts\">\n" + rows + "</table>\n";
@@ -327,7 +331,7 @@ class Report {
     for (const auto& [name, event] : exports_) {
       rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n",
                           html_text(text(event, "format")), html_text(text(event, "path")),
-                          human_bytes(static_cast<int64_t>(number(event, "bytes").value_or(0))));
+                          human_bytes(whole(number(event, "bytes").value_or(0))));
     }
     return "<h2>Exports</h2>\n<table class=\"facts\">\n" + rows + "</table>\n";
   }
@@ -359,7 +363,8 @@ class Report {
 
   static std::string date_text(double seconds) {
     using namespace std::chrono;
-    const sys_seconds time{std::chrono::seconds(static_cast<int64_t>(seconds))};
+    constexpr double kLast = 253402300799;  // of the year 9999
+    const sys_seconds time{std::chrono::seconds(whole(std::clamp(seconds, 0.0, kLast)))};
     const auto day = floor<days>(time);
     const year_month_day date(day);
     const hh_mm_ss clock(time - day);

@@ -21,6 +21,7 @@
 #include "session/adapter.h"
 #include "session/plan.h"
 #include "train/output_dir.h"
+#include "train/run_log.h"
 #include "train/run_start.h"
 #include "train/saving.h"
 
@@ -266,6 +267,20 @@ void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path
                   hint_after(error, recipe, wanted, output_dir, adapter));
     }
   }
+}
+
+void write_run_exports(const Recipe& recipe, const ModelFiles& files, const fs::path& output_dir,
+                       const TrainConsole& console) {
+  ProgressStyle style = console.style;
+  style.check = [&] {
+    if (console.stop_requested()) throw Error(ErrorKind::interrupted, "stopped");
+  };
+  write_exports(recipe, files, output_dir, style, [&](const WrittenExport& written) {
+    say(console, fmt::format("export    {}: {}", one_line(written.path.string()),
+                             human_bytes(written.bytes)));
+    for (const std::string& note : written.notes) say(console, "          " + one_line(note));
+    log_export(output_dir, written);
+  });
 }
 
 }  // namespace jackscrew

@@ -11,6 +11,7 @@
 #include "recipe/recipe.h"
 #include "report/progress.h"
 #include "session/model_files.h"
+#include "train/train_console.h"
 
 namespace jackscrew {
 
@@ -58,5 +59,9 @@ void log_earlier_exports(const Recipe& recipe, const fs::path& output_dir);
 void write_exports(const Recipe& recipe, const ModelFiles& files, const fs::path& output_dir,
                    const ProgressStyle& style,
                    const std::function<void(const WrittenExport&)>& written);
+// The same for a run, which tells of each and logs it. Throws Error(interrupted) where a stop is
+// requested.
+void write_run_exports(const Recipe& recipe, const ModelFiles& files, const fs::path& output_dir,
+                       const TrainConsole& console);
 
 }  // namespace jackscrew

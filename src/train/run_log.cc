@@ -377,7 +377,7 @@ void RunLog::saved(int64_t step, const fs::path& checkpoint) {
 
 void RunLog::takes_best(int64_t step, const std::string& best) {
   result_step_ = step;
-  say(fmt::format("result    of the best evaluation, {}", best));
+  say(fmt::format("result    of the best evaluation that has a checkpoint, {}", best));
 }
 
 JsonObject end_event(const fs::path& output_dir, size_t samples, const JsonObject& graphs,

@@ -102,16 +102,29 @@ void RunWatch::evaluated(int64_t step, double loss) {
     untrained_ = loss;
     return;
   }
+  last_ = Best{step, loss};
   if (best_ && loss >= best_->loss) {
     ++worse_evaluations_;
     return;
   }
-  best_ = Best{step, loss};
+  best_ = last_;
   worse_evaluations_ = 0;
 }
 
-std::string RunWatch::best_text() const {
-  return fmt::format("{:.4f} at step {}", best_->loss, best_->step);
+std::string RunWatch::Best::text() const {
+  return fmt::format("{:.4f} at step {}", loss, step);
+}
+
+void RunWatch::find_kept(const fs::path& output) {
+  if (best_ && is_checkpoint(checkpoint_path(output, best_->step))) kept_ = best_;
+}
+
+void RunWatch::saved(int64_t step) {
+  if (beats_kept(step)) kept_ = last_;
+}
+
+bool RunWatch::beats_kept(int64_t step) const {
+  return last_ && last_->step == step && (!kept_ || last_->loss < kept_->loss);
 }
 
 std::string RunWatch::why_stopped(bool has_trained) const {
@@ -124,6 +137,13 @@ std::string RunWatch::why_given_up(double loss) const {
   return fmt::format("loss {:.4f}, above loss_watchdog_threshold {} for {}", loss,
                      options_.loss_watchdog_threshold,
                      counted(options_.loss_watchdog_patience, "logged step"));
+}
+
+std::string RunWatch::best_not_kept(int64_t done) const {
+  if (!best_ || best_->step == done || (kept_ && kept_->step == best_->step)) return {};
+  return fmt::format(
+      "the best evaluation, {}, has no checkpoint: the result is that of another step",
+      best_text());
 }
 
 std::string RunWatch::nothing_gained() const {

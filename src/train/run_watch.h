@@ -15,6 +15,7 @@ class RunWatch {
   struct Best {
     int64_t step;
     double loss;
+    std::string text() const;  // "1.2345 at step 100"
   };
 
   explicit RunWatch(const WatchSettings& options) : options_(options) {}
@@ -35,6 +36,16 @@ class RunWatch {
   void logged(double loss);
   void evaluated(int64_t step, double loss);
 
+  // Looks for the checkpoint of the best() in the run's directory, from which it goes on.
+  void find_kept(const fs::path& output);
+  // A checkpoint has the states after `step` steps.
+  void saved(int64_t step);
+  // The best evaluation whose states a checkpoint has: the disk may have refused that of the
+  // best().
+  std::optional<Best> kept() const { return kept_; }
+  // Whether the last evaluation was after `step` steps, and better than kept().
+  bool beats_kept(int64_t step) const;
+
   // Whether the evaluations have not improved for as long as allowed.
   bool out_of_patience() const;
   // Whether the losses of the last steps were all too high.
@@ -42,13 +53,16 @@ class RunWatch {
   std::optional<Best> best() const { return best_; }
   // The step of the last evaluation; -1: none.
   int64_t last_evaluated() const { return last_evaluated_; }
-  // "1.2345 at step 100"; needs a best().
-  std::string best_text() const;
+  // Its text; needs a best().
+  std::string best_text() const { return best_->text(); }
   // Why a run that is out of patience stops: "2 evaluations without improvement: the best is ...".
   // Where it has not trained, also what lets it train.
   std::string why_stopped(bool has_trained = true) const;
   // Why a run is given up whose losses are too high, the last of them `loss`.
   std::string why_given_up(double loss) const;
+  // A warning where states other than those of the best(), and of another step than `done`, are the
+  // best that can be had, else empty.
+  std::string best_not_kept(int64_t done) const;
   // A warning where no evaluation was better than that before training, else empty.
   std::string nothing_gained() const;
 
@@ -56,6 +70,8 @@ class RunWatch {
   WatchSettings options_;
   std::optional<double> untrained_;  // the loss before step 1
   std::optional<Best> best_;         // of the evaluations after it
+  std::optional<Best> last_;         // of them, in this process or in the log
+  std::optional<Best> kept_;
   int64_t last_evaluated_ = -1;
   int64_t worse_evaluations_ = 0;  // since the best
   int64_t high_losses_ = 0;        // in a row

@@ -14,7 +14,7 @@ namespace jackscrew {
 enum class RunPhase {
   begins,          // until the first step: a stop ends it at once
   steps,           // after the current step
-  writes_result,   // once the result is written
+  writes_result,   // once the result is written: of the last step, unless an evaluation follows it
   waits_for_room,  // at once, without the result, which a full disk refuses; with a checkpoint
   answers,         // after the current answer for the report
   exports          // at once

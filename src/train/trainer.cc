@@ -69,7 +69,7 @@ class Trainer {
   void run() {
     if (start_.finished) return complete(*start_.finished);
     open_session();
-    const int64_t first = checkpoint_.empty() ? 0 : restore();
+    const int64_t first = checkpoint_.empty() ? 0 : resume();
     if (first > 0) say(fmt::format("resuming from {} at step {}", checkpoint_.string(), first));
     const bool has_watch = start_.is_own && watch_.restore(checkpoint_, data_.inputs.held_out);
     if (!start_.writes_again.empty()) warn(start_.writes_again);
@@ -87,6 +87,7 @@ class Trainer {
     if (own_ < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     log_->introduce(first, output);
     if (!has_watch) watch_.replay(output / kLogName);  // its last start says what is held out now
+    watch_.find_kept(output);
     const std::string slow =
         leave_out_slow_samples(data_, recipe_.options, log_->peak_flops(),
                                plan_.weight_bytes * crew_->layout().stages, files_.config);
@@ -98,6 +99,7 @@ class Trainer {
       evaluate_now(first);
       // If it is the best, its checkpoint must be here: the run may go on from another directory.
       const bool is_here = fs::exists(checkpoint_path(output, first));
+      if (is_here) watch_.saved(first);
       if (!is_here && must_save(first, false)) try_to_save(first);
     }
     console_.style.check();
@@ -121,16 +123,7 @@ class Trainer {
       console_.enter(RunPhase::exports);
       log_.reset();
       crew_.reset();  // frees its memory
-      ProgressStyle style = console_.style;
-      style.check = [this] {
-        if (console_.stop_requested()) throw Error(ErrorKind::interrupted, "stopped");
-      };
-      jackscrew::write_exports(recipe_, files_, output, style, [&](const WrittenExport& written) {
-        say(fmt::format("export    {}: {}", one_line(written.path.string()),
-                        human_bytes(written.bytes)));
-        for (const std::string& note : written.notes) say("          " + one_line(note));
-        log_export(output, written);
-      });
+      write_run_exports(recipe_, files_, output, console_);
     }
     if (!start_.finished) say(fmt::format("done      {}", output.string()));
   }
@@ -178,14 +171,14 @@ class Trainer {
     if (left > 0) throw stopped_before_the_answers(recipe_, claim_->path(), finished.result_step);
   }
 
-  // Restores the checkpoint; returns the steps already done.
-  int64_t restore() {
+  void restore() try { restore_states(checkpoint_); } catch (const Error& error) {
+    refuse_states(checkpoint_, recipe_, error);
+  }
+
+  // Restores the checkpoint to train on; returns the steps already done.
+  int64_t resume() {
     const CheckpointInfo now = checkpoint_info(read_checkpoint_info(checkpoint_).step);
-    try {
-      restore_states(checkpoint_);
-    } catch (const Error& error) {
-      refuse_states(checkpoint_, recipe_, error);
-    }
+    restore();
     for (const std::string& line : resume_warnings(checkpoint_, now, recipe_.options)) warn(line);
     return now.step;
   }
@@ -246,6 +239,7 @@ class Trainer {
     const fs::path output = claim_->path();  // may have been moved meanwhile
     checkpoint_ = checkpoint_path(output, step);
     saved_step_ = step;
+    watch_.saved(step);
     remove_replaced(output, own_, checkpoint_, recipe_.save_total_limit,
                     recipe_.load_best_model_at_end ? best_checkpoint() : fs::path());
     own_ = step;
@@ -263,21 +257,21 @@ class Trainer {
                 hint_after_stop(crew_->layout().ranks(), hint));
   }
 
-  // The checkpoint of the best evaluation; empty before the first evaluation.
+  // The checkpoint of the best evaluation that has one; empty before the first.
   fs::path best_checkpoint() {
-    return watch_.best() ? checkpoint_path(claim_->path(), watch_.best()->step) : fs::path();
+    return watch_.kept() ? checkpoint_path(claim_->path(), watch_.kept()->step) : fs::path();
   }
 
   // The step whose states become the result, after `done` steps.
   int64_t result_step(int64_t done) const {
-    return recipe_.load_best_model_at_end && watch_.best() ? watch_.best()->step : done;
+    const bool goes_back = recipe_.load_best_model_at_end && !watch_.beats_kept(done);
+    return goes_back && watch_.kept() ? watch_.kept()->step : done;
   }
 
   // Takes a request to save, which is then fulfilled.
   bool must_save(int64_t done, bool last) {
     if (take_save_request(console_, *claim_)) return true;
-    const bool best = watch_.best() && watch_.best()->step == done;
-    if (recipe_.load_best_model_at_end && (best || last)) return true;
+    if (recipe_.load_best_model_at_end && (last || watch_.beats_kept(done))) return true;
     return recipe_.save_steps > 0 && (last || done % recipe_.save_steps == 0);
   }
 
@@ -299,12 +293,9 @@ class Trainer {
     pace_.begin(first);
     int64_t done = first;
     while (done < total_steps_ && !watch_.out_of_patience()) {
-      const int64_t step = done++;
-      const Stopwatch watch;
-      const StepBatch batch = sampler_->step(step);
-      do_step(batch, step);
-      for (const LearnerEvent& event : crew_->take_events()) log_->event(step, event);
-      log_->worked(batch, watch.seconds());
+      const bool ends_run = done + 1 == total_steps_ && data_.evaluation.size() == 0;
+      if (ends_run) console_.enter(RunPhase::writes_result);
+      train_step(done++);
       if (done % recipe_.logging_steps == 0 || done == total_steps_) {
         const StepResult result = wait_for_result();
         log_->step(done, result, pace_.seconds_left(done));
@@ -316,11 +307,21 @@ class Trainer {
       }
       const bool complete = !pace_.evaluates_after(done) || evaluate_now(done);
       const bool last = complete && (done == total_steps_ || watch_.out_of_patience());
+      if (last) console_.enter(RunPhase::writes_result);
       if (must_save(done, last)) pace_.save([&] { try_to_save(done); });
       if (console_.stop_requested() && !last) stop(done);
     }
     if (done < total_steps_) say("stopped   " + watch_.why_stopped(done > first));
     return done;
+  }
+
+  // Its batch ends with it: memory is counted for a step's or an evaluation's, not for both.
+  void train_step(int64_t step) {
+    const Stopwatch watch;
+    const StepBatch batch = sampler_->step(step);
+    do_step(batch, step);
+    for (const LearnerEvent& event : crew_->take_events()) log_->event(step, event);
+    log_->worked(batch, watch.seconds());
   }
 
   // On a terminal, a long step shows how far it is.
@@ -340,15 +341,14 @@ class Trainer {
 
   // Restores the state of the best evaluation, if the recipe asks for it and it is another one.
   void take_best(int64_t done) {
+    const std::string lost = recipe_.load_best_model_at_end ? watch_.best_not_kept(done) : "";
+    if (!lost.empty()) warn(lost);
     if (result_step(done) == done) return;
     fs::path path;
     or_leave_elsewhere(done, [&] { path = best_checkpoint(); });
-    // One of a later step is of a branch that this run has left.
     std::error_code unreachable;
-    if (watch_.best()->step > own_ || !fs::exists(path, unreachable)) {
-      return warn(fmt::format(
-          "{}, the checkpoint of the best evaluation, is gone: the result is that of the last step",
-          path.string()));
+    if (!fs::exists(path, unreachable)) {
+      return warn(path.string() + " is gone: the result is not that of the best evaluation");
     }
     // The last states may be in no checkpoint yet: save them before the best replace them.
     if (const fs::path last = checkpoint_path({}, done); checkpoint_.filename() != last) {
@@ -359,7 +359,7 @@ class Trainer {
     }
     restore_states(path);
     saved_step_ = done;
-    log_->takes_best(watch_.best()->step, watch_.best_text());
+    log_->takes_best(watch_.kept()->step, watch_.kept()->text());
   }
 
   // `updates`: how many came before what went wrong.

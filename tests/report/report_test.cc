@@ -273,6 +273,34 @@ TEST(Report, TakesALogOfAnyKind) {
   }
 }
 
+// As a sanitizer sees: no integer has them.
+TEST(Report, TakesNumbersThatAreAbsurd) {
+  for (const double absurd : {1e300, -1e300}) {
+    const std::string page =
+        render_report("run",
+                      {{{"event", "start"},
+                        {"step", 0},
+                        {"time", absurd},
+                        {"model", "m"},
+                        {"trained", absurd},
+                        {"parameters", absurd}},
+                       {{"event", "sample"}, {"step", 0}, {"index", absurd}, {"answer", "a"}},
+                       {{"event", "memory"}, {"step", 1}, {"device", {{"peak", absurd}}}},
+                       {{"event", "rank"},
+                        {"step", 1},
+                        {"rank", 0},
+                        {"device", {{"peak", absurd}}},
+                        {"sent_stream", absurd}},
+                       {{"event", "export"}, {"step", 1}, {"path", "m.gguf"}, {"bytes", absurd}}},
+                      "");
+    expect_well_formed(page);
+    EXPECT_NE(
+        page.find(absurd > 0 ? "<td>9999-12-31 23:59 UTC</td>" : "<td>1970-01-01 00:00 UTC</td>"),
+        std::string::npos)
+        << page;
+  }
+}
+
 TEST(Report, ShowsARateBelowOneTokenASecond) {
   const std::vector<json> log = {
       json{{"event", "start"}, {"step", 0}},

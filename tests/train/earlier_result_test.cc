@@ -114,16 +114,35 @@ TEST(SlowEarlierResult, AFinishedRunContinuesWhereItsModelAndDataHaveMoved) {
   EXPECT_TRUE(tiny.text("out/model.safetensors") == result);
 }
 
-// Answers for the report may need more memory than there is now.
-TEST(SlowEarlierResult, AFinishedRunIsToldWholeWhereItsAnswersDoNotFit) {
-  const TinyRun tiny("answers_do_not_fit");
-  const std::string settings = "max_steps=2 save_steps=2 report_samples=2";
-  tiny.must_train("out", settings);
+// As if the run had been stopped before its answers for the report.
+void lose_answers(const TinyRun& tiny) {
   std::string log;
   for (const auto& event : tiny.events("out")) {
     if (event["event"] != "sample" || event["step"] == 0) log += event.dump() + "\n";
   }
   tiny.file("out/train_log.jsonl", log);
+}
+
+// Nothing is trained, so no bits differ. Where this machine has no other instruction set than the
+// first run's, there is nothing to warn of.
+TEST(SlowEarlierResult, AFinishedRunThatOnlyAnswersWarnsOfNoOtherBits) {
+  const TinyRun tiny("answers_elsewhere");
+  const std::string settings = "max_steps=2 save_steps=2 report_samples=2 isa=";
+  tiny.must_train("out", settings + "x86-64-v3");
+  lose_answers(tiny);
+  const Outcome again = run(tiny.train("out", settings + "auto") + " 2>&1");
+  EXPECT_EQ(again.exit_code, 0) << again.out;
+  EXPECT_NE(again.out.find("the report lacks 2 answers"), std::string::npos) << again.out;
+  EXPECT_EQ(again.out.find("not with the same bits"), std::string::npos) << again.out;
+  EXPECT_EQ(tiny.events("out", "sample").size(), 4u);
+}
+
+// Answers for the report may need more memory than there is now.
+TEST(SlowEarlierResult, AFinishedRunIsToldWholeWhereItsAnswersDoNotFit) {
+  const TinyRun tiny("answers_do_not_fit");
+  const std::string settings = "max_steps=2 save_steps=2 report_samples=2";
+  tiny.must_train("out", settings);
+  lose_answers(tiny);
   const auto result = tiny.text("out/adapter_model.safetensors");
   expect_refused(
       run(tiny.train("out", settings + " device_memory=1KiB") + kErrorsOnly), 3,

@@ -3,9 +3,16 @@
 #include "train/run_start.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
+
+#include <cstdio>
+#include <map>
+#include <string_view>
 
 #include "tests/support/golden.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/tiny_run.h"
+#include "train/trainer.h"
 
 namespace jackscrew {
 namespace {
@@ -44,6 +51,46 @@ TEST(RunData, ARunOfOneEpochPlansNoOther) {
   // More is evaluated at once than a step has.
   data.evaluation = data.train;
   EXPECT_GE(data_memory(recipe, data, sampler, steps).step, 400 * 12);
+}
+
+// The bytes that malloc() has given out, at the last line of a run that begins with each word.
+struct HeapAtLines {
+  std::map<std::string, size_t> bytes;
+
+  static ssize_t write(void* cookie, const char* text, size_t size) {
+    const struct mallinfo2 heap = ::mallinfo2();
+    const std::string_view line(text, size);
+    auto& bytes = static_cast<HeapAtLines*>(cookie)->bytes;
+    bytes[std::string(line.substr(0, line.find(' ')))] = heap.uordblks + heap.hblkhd;
+    return static_cast<ssize_t>(size);
+  }
+};
+
+// Memory is counted for the larger of the two.
+TEST(SlowRunData, AStepsBatchIsGoneBeforeTheEvaluation) {
+  if (kSanitized) GTEST_SKIP() << "its malloc() does not tell";
+  const TinyRun tiny("batch_is_gone");
+  constexpr size_t kRows = 512, kTokens = 120;
+  std::string many;
+  for (size_t i = 0; i < kRows; ++i) {
+    many += nlohmann::json{{"text", std::string(kTokens, '7')}}.dump() + "\n";
+  }
+  constexpr size_t kBatchBytes = kRows * kTokens * 3 * sizeof(int32_t);  // ids, positions, targets
+  HeapAtLines heap;
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(
+      ::fopencookie(&heap, "w", {nullptr, &HeapAtLines::write, nullptr, nullptr}), std::fclose);
+  TrainConsole console;
+  console.out = out.get();
+  train(make_recipe(settings_of(tiny.settings(fmt::format(
+            "method=full max_steps=1 report_samples=0 sequence_len=128 "
+            "micro_batch_size=16 gradient_accumulation_steps={} packing=false output_dir={} "
+            "data={} eval_data={}",
+            kRows / 16, tiny.path("out").string(), tiny.file("many.jsonl", many),
+            tiny.eval_data())))),
+        console);
+  // The session still lives when the run tells of its report.
+  ASSERT_TRUE(heap.bytes.contains("eval") && heap.bytes.contains("report"));
+  EXPECT_LT(heap.bytes.at("eval"), heap.bytes.at("report") + kBatchBytes / 2);
 }
 
 // What a run begins from may have become another one under the same name.

@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+#include <utility>
+
 #include "formats/checkpoint.h"
 #include "report/event_log.h"
 #include "tests/support/errors.h"
@@ -42,6 +45,56 @@ TEST(RunWatch, WaitsForABetterEvaluation) {
   EXPECT_EQ(watch.nothing_gained(), "");
 }
 
+// A checkpoint of step 70 with such a state.
+fs::path watch_checkpoint(const TinyRun& tiny, const std::string& state) {
+  CheckpointInfo info{70, "1.2.3", "x86-64-v3", "f32", "data"};
+  info.watch = state;
+  fs::create_directories(tiny.path("run"));
+  float value = 0;
+  const StateSource states = [&](const StateVisitor& visit) {
+    visit({"w", StateRole::parameter, Tensor(&value, DType::f32, {1, 1}), true});
+  };
+  return write_checkpoint(tiny.path("run"), info, "", states, *make_test_ops());
+}
+
+// One that the disk has refused is none to go back to.
+TEST(RunWatch, WhatIsKeptIsTheBestThatWasSaved) {
+  const TinyRun tiny("watch_kept");
+  RunWatch watch({.early_stopping_patience = 2});
+  const auto evaluate = [&](int64_t step, double loss, bool is_saved) {
+    watch.evaluated(step, loss);
+    const bool beats = watch.beats_kept(step);
+    EXPECT_FALSE(watch.beats_kept(step + 1));
+    if (is_saved) watch.saved(step);
+    return beats;
+  };
+  evaluate(0, 1.0, true);
+  EXPECT_FALSE(watch.kept());
+  EXPECT_TRUE(evaluate(1, 3.50, true));
+  EXPECT_EQ(watch.best_not_kept(1), "");
+  EXPECT_TRUE(evaluate(3, 3.34, false));
+  EXPECT_EQ(watch.kept()->step, 1);
+  EXPECT_EQ(watch.best_not_kept(3), "");  // its states are still there
+  EXPECT_TRUE(evaluate(4, 3.39, false));
+  EXPECT_TRUE(evaluate(5, 3.36, true));
+  EXPECT_FALSE(evaluate(6, 3.48, true));
+  EXPECT_EQ(watch.kept()->text(), "3.3600 at step 5");
+  EXPECT_EQ(watch.best_text(), "3.3400 at step 3");
+  EXPECT_EQ(watch.best_not_kept(6),
+            "the best evaluation, 3.3400 at step 3, has no checkpoint: the result is that of "
+            "another step");
+  EXPECT_TRUE(watch.out_of_patience());  // what is saved does not change it
+  // A run that goes on finds the best where it is.
+  RunWatch next({});
+  next.evaluated(20, 1.7);
+  next.evaluated(70, 1.6);
+  next.find_kept(tiny.path("run"));
+  EXPECT_FALSE(next.kept());
+  watch_checkpoint(tiny, "");
+  next.find_kept(tiny.path("run"));
+  EXPECT_EQ(next.kept()->step, 70);
+}
+
 TEST(RunWatch, ARepeatedEvaluationCountsOnce) {
   const TinyRun tiny("watch_repeated");
   std::string log;
@@ -65,18 +118,6 @@ TEST(RunWatch, BarksWhenTheLossStaysHigh) {
   RunWatch off({});
   for (int i = 0; i < 10; ++i) off.logged(1e9);
   EXPECT_FALSE(off.losses_too_high());
-}
-
-// A checkpoint of step 70 with such a state.
-fs::path watch_checkpoint(const TinyRun& tiny, const std::string& state) {
-  CheckpointInfo info{70, "1.2.3", "x86-64-v3", "f32", "data"};
-  info.watch = state;
-  fs::create_directories(tiny.path("run"));
-  float value = 0;
-  const StateSource states = [&](const StateVisitor& visit) {
-    visit({"w", StateRole::parameter, Tensor(&value, DType::f32, {1, 1}), true});
-  };
-  return write_checkpoint(tiny.path("run"), info, "", states, *make_test_ops());
 }
 
 TEST(RunWatch, GoesOnFromACheckpoint) {
@@ -272,22 +313,38 @@ TEST(RunWatchProgram, ABestThatWasNotSavedIsNotTaken) {
   tiny.must_train("out", settings);
   const auto whole = tiny.events("out", "end").at(0);
   ASSERT_TRUE(whole.contains("result_step"));
-  for (const char* step : {"result_step", "step"}) {
-    const fs::path checkpoint = checkpoint_path(tiny.path("out"), whole[step]);
+  const auto put_in_the_way = [&](int64_t step) {
+    const fs::path checkpoint = checkpoint_path(tiny.path("out"), step);
     fs::remove_all(checkpoint);
     fs::create_directories(checkpoint);
     tiny.file("out/" + checkpoint.filename().string() + "/model.safetensors", "theirs");
+  };
+  const auto train_again = [&] {
+    const Outcome outcome = run(tiny.train("out", settings + " overwrite=true") + " 2>&1");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    EXPECT_NE(outcome.out.find(fmt::format(" at step {}, has no checkpoint: the result is that of "
+                                           "another step",
+                                           whole["result_step"].get<int64_t>())),
+              std::string::npos)
+        << outcome.out;
+    const auto end = tiny.events("out", "end").at(0);
+    EXPECT_EQ(end["step"], whole["step"]);
+    return end;
+  };
+  // The best of the others then.
+  std::optional<std::pair<double, int64_t>> second;
+  for (const auto& event : tiny.events("out", "eval")) {
+    const int64_t step = event["step"];
+    if (step == 0 || step == whole["result_step"]) continue;
+    const std::pair<double, int64_t> here{event["eval_loss"], step};
+    if (!second || here < *second) second = here;
   }
-  const Outcome outcome = run(tiny.train("out", settings + " overwrite=true") + " 2>&1");
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
-  EXPECT_NE(
-      outcome.out.find("the checkpoint of the best evaluation, is gone: the result is that of "
-                       "the last step"),
-      std::string::npos)
-      << outcome.out;
-  const auto end = tiny.events("out", "end").at(0);
-  EXPECT_EQ(end["step"], whole["step"]);
-  EXPECT_FALSE(end.contains("result_step"));
+  put_in_the_way(whole["result_step"]);
+  const auto end = train_again();
+  EXPECT_EQ(end.value("result_step", end["step"].get<int64_t>()), second.value().second);
+  // Where none could be saved, the last.
+  for (int64_t step = 2; step <= whole["step"]; step += 2) put_in_the_way(step);
+  EXPECT_FALSE(train_again().contains("result_step"));
 }
 
 TEST(RunWatchProgram, EvaluationsOfOtherDataAreNotCompared) {

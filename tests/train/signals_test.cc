@@ -144,6 +144,29 @@ TEST(SlowSignalsTwice, OneRequestThatComesTwiceIsOne) {
       << tiny.text("said");
 }
 
+// It ends with the result, and without a checkpoint.
+TEST(SlowStops, AStopDuringTheLastStepIsToldOfTheResult) {
+  const TinyRun tiny("signals_last_step");
+  std::string many;
+  for (int i = 0; i < 2048; ++i) many += TinyRun::record("Say", std::to_string(i));
+  // A step takes longer than to see that the one before is logged.
+  Child child(tiny.train("out",
+                         "method=full max_steps=2 logging_steps=1 report_samples=0 packing=false "
+                         "micro_batch_size=4 gradient_accumulation_steps=256 data=" +
+                             tiny.file("many.jsonl", many)),
+              tiny.path("said"));
+  ASSERT_TRUE(child.until([&] { return has_logged(tiny, "out", "step"); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  child.signal(SIGTERM);
+  EXPECT_EQ(child.wait(), 0);
+  EXPECT_NE(tiny.text("said").find("stopping once the result is written; another SIGTERM quits at "
+                                   "once\n"),
+            std::string::npos)
+      << tiny.text("said");
+  EXPECT_TRUE(fs::exists(tiny.path("out/model.safetensors")));
+  EXPECT_TRUE(list_checkpoints(tiny.path("out")).empty());
+}
+
 // As mpirun, which reads no more of what its ranks print once it was asked to end them.
 TEST(SlowStops, AReaderThatStoppedReadingDoesNotKeepARunFromSaving) {
   const TinyRun tiny("signals_reader");

@@ -411,16 +411,38 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
   return tensors;
 }
 
-void write_weights(const Recipe& recipe, const ModelFiles& files,
-                   const std::vector<ModelTensor>& tensors, ModelWriter& writer,
-                   const ProgressStyle& style) {
+namespace {
+
+class NowhereWriter : public ModelWriter {
+ public:
+  void write(const WeightSpec&, std::span<const uint8_t>) override {}
+  void close() override {}
+};
+
+void pass_weights(const Recipe& recipe, const ModelFiles& files,
+                  const std::vector<ModelTensor>& tensors, ModelWriter& writer,
+                  const ProgressStyle& style, const char* doing) {
   int64_t bytes = 0;
   for (const ModelTensor& tensor : tensors) bytes = checked_add(bytes, tensor.bytes());
-  ProgressBar bar(std::cerr, style, "writing weights", bytes, "B");
+  ProgressBar bar(std::cerr, style, doing, bytes, "B");
   WeightWriter weights(recipe, files, writer, bar.callback());
   for (const ModelTensor& tensor : tensors) weights.write(tensor);
   writer.close();
   bar.finish();
+}
+
+}  // namespace
+
+void write_weights(const Recipe& recipe, const ModelFiles& files,
+                   const std::vector<ModelTensor>& tensors, ModelWriter& writer,
+                   const ProgressStyle& style) {
+  pass_weights(recipe, files, tensors, writer, style, "writing weights");
+}
+
+void check_weights(const Recipe& recipe, const ModelFiles& files,
+                   const std::vector<ModelTensor>& tensors, const ProgressStyle& style) {
+  NowhereWriter nowhere;
+  pass_weights(recipe, files, tensors, nowhere, style, "checking weights");
 }
 
 }  // namespace jackscrew

@@ -271,10 +271,8 @@ QuantisationReport write_quantised(const QuantiseJob& job, const CalibrationText
   report.bytes = output.written_bytes();
   return report;
 } catch (const Error& error) {
-  const bool is_refusal = error.kind() == ErrorKind::non_finite ||
-                          (error.kind() == ErrorKind::model && !is_unreadable(error));
-  // It would be refused again, and what is kept would be in the way of another format.
-  if (is_refusal) checkpoint.remove();
+  // What is kept would be in the way of another format.
+  if (refuses_model(error)) checkpoint.remove();
   throw;
 }
 

@@ -86,6 +86,11 @@ int64_t count(const JsonFields& fields, const char* key) {
 
 }  // namespace
 
+bool refuses_model(const std::exception& exception) {
+  const ErrorKind kind = error_of(exception).kind();
+  return kind == ErrorKind::non_finite || (kind == ErrorKind::model && !is_unreadable(exception));
+}
+
 QuantisationCheckpoint::QuantisationCheckpoint(const fs::path& output,
                                                QuantisationSettings settings, bool replace)
     : directory_(output.string() + kUnfinishedSuffix), settings_(std::move(settings)) {
@@ -207,11 +212,9 @@ void QuantisationCheckpoint::remove_strangers() const {
 }
 
 bool QuantisationCheckpoint::continues_after(const std::exception& exception) const {
-  const ErrorKind kind = error_of(exception).kind();
   const bool is_taken = dynamic_cast<const PlaceTaken*>(&exception) != nullptr;
-  const bool ends_so_again = (kind == ErrorKind::usage && !is_taken) ||
-                             kind == ErrorKind::non_finite ||
-                             (kind == ErrorKind::model && !is_unreadable(exception));
+  const bool is_usage = error_of(exception).kind() == ErrorKind::usage && !is_taken;
+  const bool ends_so_again = is_usage || refuses_model(exception);
   return !empty() && is_in_place() && is_own_error(exception) && !ends_so_again;
 }
 

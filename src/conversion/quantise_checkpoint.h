@@ -38,6 +38,9 @@ struct QuantisationProgress {
   std::vector<std::string> notes;  // QuantisationReport's
 };
 
+// Whether the command has ended so because the model is refused: it would be again.
+bool refuses_model(const std::exception& exception);
+
 class QuantisationCheckpoint {
  public:
   // Opens the checkpoint beside `output`, or begins one. A damaged one, or an older version's, is

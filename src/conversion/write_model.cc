@@ -125,14 +125,6 @@ const Format& kept_format(const StorageChoice& choice, const WeightSpec& weight,
   return stays && fits && can_hold(choice.files, *kept.format) ? *kept.format : f32_format();
 }
 
-// The logical row at position `row` of a file, the inverse of StoredTensor::interleaved_row.
-int64_t logical_row(int64_t row, int64_t heads, int64_t rows) {
-  if (heads == 0) return row;
-  const int64_t head_dim = rows / heads;
-  const int64_t within = row % head_dim;
-  return row / head_dim * head_dim + within % 2 * (head_dim / 2) + within / 2;
-}
-
 // The largest magnitude that a format can represent; of GGUF's blocks, which other programs decode
 // in f16, that of f16.
 float largest_of(const Format& format) {

@@ -235,10 +235,11 @@ Conversion::Conversion(const Recipe& recipe, const ModelFiles& files, const Stor
   }
 }
 
-std::unique_ptr<ModelWriter> Conversion::begin(const Recipe& recipe, const fs::path& path) const {
-  if (gguf_) return make_gguf_model_writer(path, *gguf_, tensors_);
+std::unique_ptr<ModelWriter> Conversion::begin(const Recipe& recipe, const fs::path& path,
+                                               const std::vector<ModelTensor>& tensors) const {
+  if (gguf_) return make_gguf_model_writer(path, *gguf_, tensors);
   write_texts(texts_, path);
-  return make_safetensors_model_writer(path, tensors_, nf4_dtypes_, recipe.max_shard_bytes);
+  return make_safetensors_model_writer(path, tensors, nf4_dtypes_, recipe.max_shard_bytes);
 }
 
 void Conversion::plan_directory(const Recipe& recipe, const ModelFiles& files,

@@ -67,8 +67,13 @@ class Conversion {
   // Of all files; the largest is of those of weights.
   FileSizes sizes() const { return {report_.bytes, largest_file_}; }
   const std::vector<ModelTensor>& tensors() const { return tensors_; }
-  // Writes everything else; the weights are the writer's.
-  std::unique_ptr<ModelWriter> begin(const Recipe& recipe, const fs::path& path) const;
+  // Writes everything else, as it was planned; the weights are the writer's.
+  std::unique_ptr<ModelWriter> begin(const Recipe& recipe, const fs::path& path) const {
+    return begin(recipe, path, tensors_);
+  }
+  // The same with formats that a StorageChoice for GGUF has fixed since.
+  std::unique_ptr<ModelWriter> begin(const Recipe& recipe, const fs::path& path,
+                                     const std::vector<ModelTensor>& tensors) const;
 
  private:
   void plan_directory(const Recipe& recipe, const ModelFiles& files, const WeightSource& kept);

@@ -44,6 +44,15 @@ std::optional<WeightSpec> rounded_head(const ModelConfig& config, const Quantisa
   return plan.rounds_head() ? std::optional(head_of(config)) : std::nullopt;
 }
 
+// The weights that are not rounded.
+std::vector<ModelTensor> plain_tensors(const QuantiseJob& job) {
+  std::vector<ModelTensor> plain;
+  for (const ModelTensor& tensor : job.written.tensors()) {
+    if (!job.rounder.rounds(tensor.spec)) plain.push_back(tensor);
+  }
+  return plain;
+}
+
 // The checkpoint and the result are both on disk at the end, and for a moment so are two streams.
 void require_disk(const QuantisationPlan& plan, const ModelConfig& config,
                   const CalibrationText& text, const QuantisationCheckpoint& checkpoint,
@@ -238,6 +247,8 @@ QuantisationReport write_quantised(const QuantiseJob& job, const CalibrationText
                       "close other programs, or set calibration_sequences lower");
   const Recipe how = calibrating(job.recipe);
   const BlockWork work{how, files, rounder, checkpoint, job.style};
+  // Their values would be refused at the end, and all work before be lost.
+  if (checkpoint.empty()) check_weights(how, files, plain_tensors(job), job.style);
   if (rounder.measures()) {
     report.memory = measure_blocks(work, part_of(text, measured_sequences(text.size(), job.plan)));
     rounder.choose(checkpoint.progress().costs, job.style.check);
@@ -260,10 +271,8 @@ QuantisationReport write_quantised(const QuantiseJob& job, const CalibrationText
   report.bytes = output.written_bytes();
   return report;
 } catch (const Error& error) {
-  const bool is_refusal = error.kind() == ErrorKind::non_finite ||
-                          (error.kind() == ErrorKind::model && !is_unreadable(error));
-  // It would be refused again, and what is kept would be in the way of another format.
-  if (is_refusal) checkpoint.remove();
+  // What is kept would be in the way of another format.
+  if (refuses_model(error)) checkpoint.remove();
   throw;
 }
 

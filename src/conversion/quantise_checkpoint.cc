@@ -86,6 +86,11 @@ int64_t count(const JsonFields& fields, const char* key) {
 
 }  // namespace
 
+bool refuses_model(const std::exception& exception) {
+  const ErrorKind kind = error_of(exception).kind();
+  return kind == ErrorKind::non_finite || (kind == ErrorKind::model && !is_unreadable(exception));
+}
+
 QuantisationCheckpoint::QuantisationCheckpoint(const fs::path& output,
                                                QuantisationSettings settings, bool replace)
     : directory_(output.string() + kUnfinishedSuffix), settings_(std::move(settings)) {
@@ -105,7 +110,7 @@ QuantisationCheckpoint::~QuantisationCheckpoint() {
 }
 
 void QuantisationCheckpoint::open(bool replace) {
-  QuantisationSettings then;
+  std::string what, to_continue;
   try {
     const std::string text = read_text(directory_ / kProgress);
     const nlohmann::json object = parse_json(text, kProgress);
@@ -113,12 +118,20 @@ void QuantisationCheckpoint::open(bool replace) {
     if (fields.integer(kChecksumMember) != crc32c(without_checksum(text))) {
       fail(ErrorKind::model, "{} is corrupt: checksum mismatch", kProgress);
     }
-    if (const int64_t format = fields.integer("format"); format != kFormat) {
-      fail(ErrorKind::model, "{} is of format {}, this program reads {}", kProgress, format,
-           kFormat);
+    const int64_t format = fields.integer("format");
+    const std::string other =
+        fmt::format("{} is of format {}, this program reads {}", kProgress, format, kFormat);
+    if (format < kFormat) fail(ErrorKind::model, "{}", other);
+    if (format > kFormat) {
+      what = "what a newer version has finished: " + other;
+      to_continue = "use that version to continue";
+    } else {
+      QuantisationSettings then;
+      for (const auto& [name, value] : object.at("settings").items()) then[name] = value;
+      if (then == settings_) return load(object);
+      what = "what is finished of another quantisation: " + changes(then, settings_);
+      to_continue = "repeat those settings to continue";
     }
-    for (const auto& [name, value] : object.at("settings").items()) then[name] = value;
-    if (then == settings_) return load(object);
   } catch (const Unreadable& error) {  // what is finished may be whole
     throw Error(error.kind(), fmt::format("{}: {}", directory_.string(), error.what()),
                 error.hint());
@@ -128,12 +141,10 @@ void QuantisationCheckpoint::open(bool replace) {
   } catch (const nlohmann::json::exception& error) {
     return start_over(fmt::format("{}: {}", kProgress, json_complaint(error.what())));
   }
-  const std::string what = fmt::format("{} holds what is finished of another quantisation: {}",
-                                       directory_.string(), changes(then, settings_));
+  what = fmt::format("{} holds {}", directory_.string(), what);
   if (replace) return start_over(what);
   throw Error(ErrorKind::usage, what,
-              "repeat those settings to continue; overwrite=true starts over, or give another "
-              "output");
+              to_continue + "; overwrite=true starts over, or give another output");
 }
 
 // Checks everything before anything is used.
@@ -201,11 +212,9 @@ void QuantisationCheckpoint::remove_strangers() const {
 }
 
 bool QuantisationCheckpoint::continues_after(const std::exception& exception) const {
-  const ErrorKind kind = error_of(exception).kind();
   const bool is_taken = dynamic_cast<const PlaceTaken*>(&exception) != nullptr;
-  const bool ends_so_again = (kind == ErrorKind::usage && !is_taken) ||
-                             kind == ErrorKind::non_finite ||
-                             (kind == ErrorKind::model && !is_unreadable(exception));
+  const bool is_usage = error_of(exception).kind() == ErrorKind::usage && !is_taken;
+  const bool ends_so_again = is_usage || refuses_model(exception);
   return !empty() && is_in_place() && is_own_error(exception) && !ends_so_again;
 }
 

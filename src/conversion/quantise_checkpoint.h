@@ -38,10 +38,14 @@ struct QuantisationProgress {
   std::vector<std::string> notes;  // QuantisationReport's
 };
 
+// Whether the command has ended so because the model is refused: it would be again.
+bool refuses_model(const std::exception& exception);
+
 class QuantisationCheckpoint {
  public:
-  // Opens the checkpoint beside `output`, or begins one. A damaged one is discarded with a warning;
-  // so is one of other settings if `replace` is set, else it throws Error(usage). Throws
+  // Opens the checkpoint beside `output`, or begins one. A damaged one, or an older version's, is
+  // discarded with a warning; so is one of other settings, or a newer version's, if `replace` is
+  // set, else it throws Error(usage). Throws
   // Error(generic) where another process holds it, and Error(model) or Error(generic) where the
   // system refuses to read it: then it stays as it is.
   QuantisationCheckpoint(const fs::path& output, QuantisationSettings settings, bool replace);

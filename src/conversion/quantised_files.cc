@@ -25,7 +25,13 @@ class LayoutFiles : public QuantisedFiles {
     for (auto& [weight, format] : tensors_) {
       if (rounder.rounds(weight)) format = nullptr;
     }
-    text_bytes_ = bytes_of(texts(text, notes_));
+    WeightTypes types;
+    for (const ModelTensor& tensor : tensors_) {
+      if (tensor.format == nullptr) continue;
+      types.add(safetensors_dtype(*tensor.format), tensor.spec.is_block_matrix());
+    }
+    texts_ = directory_texts(recipe, files, torch_dtype(types), notes_);
+    text_bytes_ = bytes_of(texts(text));
   }
 
   const std::vector<ModelTensor>& tensors() const override { return tensors_; }
@@ -38,8 +44,7 @@ class LayoutFiles : public QuantisedFiles {
 
   void write(const fs::path& path, const CalibrationSize& text, const RoundedMatrices& rounded,
              const ProgressStyle& style) const override {
-    std::vector<std::string> told;  // notes() has them
-    write_texts(texts(text, told), path);
+    write_texts(texts(text), path);
     QuantisedModelWriter writer(path, tensors_, specs(), recipe_.max_shard_bytes);
     WeightWriter plain(recipe_, files_, writer);
     for (const ModelTensor& tensor : tensors_) {
@@ -58,13 +63,9 @@ class LayoutFiles : public QuantisedFiles {
     return [this](const WeightSpec& weight) { return rounder_.specs(weight); };
   }
 
-  Texts texts(const CalibrationSize& text, std::vector<std::string>& notes) const {
-    WeightTypes types;
-    for (const ModelTensor& tensor : tensors_) {
-      if (tensor.format == nullptr) continue;
-      types.add(safetensors_dtype(*tensor.format), tensor.spec.is_block_matrix());
-    }
-    Texts texts = directory_texts(recipe_, files_, torch_dtype(types), notes);
+  // With the rounder's settings as they are by now.
+  Texts texts(const CalibrationSize& text) const {
+    Texts texts = texts_;
     std::string& config = texts["config.json"];
     config = add_quantization_config(config, rounder_.config(text.sequences, text.sequence_len));
     // The head has become a matrix of its own.
@@ -77,6 +78,8 @@ class LayoutFiles : public QuantisedFiles {
   const LayoutRounder& rounder_;
   std::vector<ModelTensor> tensors_;
   bool rounds_head_ = false;
+  // Of the beginning: their files may be others when the matrices are rounded.
+  Texts texts_;
   int64_t text_bytes_ = 0;
   std::vector<std::string> notes_;
 };
@@ -92,10 +95,11 @@ class ConvertedFiles : public QuantisedFiles {
 
   void write(const fs::path& path, const CalibrationSize&, const RoundedMatrices& rounded,
              const ProgressStyle& style) const override {
-    const Conversion conversion(recipe_, files_, choice_);  // with the formats chosen by now
-    const auto writer = conversion.begin(recipe_, path);
+    std::vector<std::string> told;                                 // notes() has them
+    const auto tensors = tensors_to_write(files_, choice_, told);  // in the formats chosen by now
+    const auto writer = planned_.begin(recipe_, path, tensors);
     WeightWriter weights(recipe_, files_, *writer);
-    for (const ModelTensor& tensor : conversion.tensors()) {
+    for (const ModelTensor& tensor : tensors) {
       if (style.check) style.check();
       const std::vector<TensorBytes> parts = rounded(tensor.spec);
       if (parts.empty()) {

@@ -125,14 +125,6 @@ const Format& kept_format(const StorageChoice& choice, const WeightSpec& weight,
   return stays && fits && can_hold(choice.files, *kept.format) ? *kept.format : f32_format();
 }
 
-// The logical row at position `row` of a file, the inverse of StoredTensor::interleaved_row.
-int64_t logical_row(int64_t row, int64_t heads, int64_t rows) {
-  if (heads == 0) return row;
-  const int64_t head_dim = rows / heads;
-  const int64_t within = row % head_dim;
-  return row / head_dim * head_dim + within % 2 * (head_dim / 2) + within / 2;
-}
-
 // The largest magnitude that a format can represent; of GGUF's blocks, which other programs decode
 // in f16, that of f16.
 float largest_of(const Format& format) {
@@ -411,16 +403,38 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
   return tensors;
 }
 
-void write_weights(const Recipe& recipe, const ModelFiles& files,
-                   const std::vector<ModelTensor>& tensors, ModelWriter& writer,
-                   const ProgressStyle& style) {
+namespace {
+
+class NowhereWriter : public ModelWriter {
+ public:
+  void write(const WeightSpec&, std::span<const uint8_t>) override {}
+  void close() override {}
+};
+
+void pass_weights(const Recipe& recipe, const ModelFiles& files,
+                  const std::vector<ModelTensor>& tensors, ModelWriter& writer,
+                  const ProgressStyle& style, const char* doing) {
   int64_t bytes = 0;
   for (const ModelTensor& tensor : tensors) bytes = checked_add(bytes, tensor.bytes());
-  ProgressBar bar(std::cerr, style, "writing weights", bytes, "B");
+  ProgressBar bar(std::cerr, style, doing, bytes, "B");
   WeightWriter weights(recipe, files, writer, bar.callback());
   for (const ModelTensor& tensor : tensors) weights.write(tensor);
   writer.close();
   bar.finish();
+}
+
+}  // namespace
+
+void write_weights(const Recipe& recipe, const ModelFiles& files,
+                   const std::vector<ModelTensor>& tensors, ModelWriter& writer,
+                   const ProgressStyle& style) {
+  pass_weights(recipe, files, tensors, writer, style, "writing weights");
+}
+
+void check_weights(const Recipe& recipe, const ModelFiles& files,
+                   const std::vector<ModelTensor>& tensors, const ProgressStyle& style) {
+  NowhereWriter nowhere;
+  pass_weights(recipe, files, tensors, nowhere, style, "checking weights");
 }
 
 }  // namespace jackscrew

@@ -95,4 +95,8 @@ void write_weights(const Recipe& recipe, const ModelFiles& files,
                    const std::vector<ModelTensor>& tensors, ModelWriter& writer,
                    const ProgressStyle& style);
 
+// Throws what write_weights() would, and writes nothing.
+void check_weights(const Recipe& recipe, const ModelFiles& files,
+                   const std::vector<ModelTensor>& tensors, const ProgressStyle& style);
+
 }  // namespace jackscrew

@@ -113,7 +113,8 @@ void expect_text(const JsonFields& state, const char* key, const std::string& ex
   }
 }
 
-StoredTensor read_four_bits(const LayerTensors& tensors, const FourBits& kind) {
+template <const FourBits& kind>
+StoredTensor read_four_bits(const LayerTensors& tensors, const QuantizationConfig&) {
   const Bytes text = tensors.get(kind.state).bytes;
   const std::string where = tensors.name(kind.state);
   const json root = parse_json({reinterpret_cast<const char*>(text.data()), text.size()}, where);
@@ -156,12 +157,15 @@ StoredTensor read_four_bits(const LayerTensors& tensors, const FourBits& kind) {
   return out;
 }
 
-StoredTensor read_nf4(const LayerTensors& tensors, const QuantizationConfig&) {
-  return read_four_bits(tensors, kNf4);
-}
-
-StoredTensor read_fp4(const LayerTensors& tensors, const QuantizationConfig&) {
-  return read_four_bits(tensors, kFp4);
+template <const FourBits& kind>
+QuantisedLayout four_bits_layout(const char* help, std::span<const std::string_view> parts) {
+  return {.method = "bitsandbytes",
+          .help = help,
+          .marker = kind.state,
+          .parts = parts,
+          .needs_no_config = true,
+          .read = read_four_bits<kind>,
+          .weight = ""};
 }
 
 StoredTensor read_int8(const LayerTensors& tensors, const QuantizationConfig&) {
@@ -190,23 +194,11 @@ StoredTensor read_int8(const LayerTensors& tensors, const QuantizationConfig&) {
 }  // namespace
 
 QuantisedLayout bitsandbytes_nf4_layout() {
-  return {.method = "bitsandbytes",
-          .help = "bitsandbytes (NF4, FP4, LLM.int8)",
-          .marker = kNf4State,
-          .parts = kNf4Parts,
-          .needs_no_config = true,
-          .read = read_nf4,
-          .weight = ""};
+  return four_bits_layout<kNf4>("bitsandbytes (NF4, FP4, LLM.int8)", kNf4Parts);
 }
 
 QuantisedLayout bitsandbytes_fp4_layout() {
-  return {.method = "bitsandbytes",
-          .help = nullptr,  // as above
-          .marker = kFp4State,
-          .parts = kFp4Parts,
-          .needs_no_config = true,
-          .read = read_fp4,
-          .weight = ""};
+  return four_bits_layout<kFp4>(nullptr, kFp4Parts);  // as above
 }
 
 QuantisedLayout bitsandbytes_int8_layout() {

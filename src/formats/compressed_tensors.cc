@@ -247,6 +247,36 @@ ReadZeros checked_zeros(const LayerTensors& tensors, const WeightSettings& setti
   };
 }
 
+// Zeros that are not packed: signed bytes, 0 in the middle of the codes, a row `stride` bytes
+// behind the one before it.
+ReadZeros signed_zeros(const SafetensorsEntry& zeros, int64_t groups, int64_t stride,
+                       int64_t bits) {
+  return [=, name = zeros.name, from = zeros.bytes.data()](int64_t row, uint8_t* to) {
+    const int middle = 1 << (bits - 1);
+    for (int64_t g = 0; g < groups; ++g) {
+      const int zero = static_cast<int8_t>(from[row * stride + g]);
+      if (zero < -middle || zero >= middle) {
+        fail(ErrorKind::model, "tensor {}: {} for row {} is no zero of {} bits", name, zero, row,
+             bits);
+      }
+      to[g] = static_cast<uint8_t>(zero + middle);
+    }
+  };
+}
+
+// Zeros of pack-quantized [rows, groups], packed along rows or, by writers before April 2025, as
+// bytes.
+ReadZeros packed_zeros(const LayerTensors& tensors, const CodePacking& packing, int64_t rows,
+                       int64_t groups) {
+  if (tensors.get(kZero).dtype == "I8") {
+    return signed_zeros(tensors.get(kZero, "I8", {rows, groups}), groups, groups, packing.bits);
+  }
+  const SafetensorsEntry& zeros = tensors.get(kZero, "I32", {packing.words(rows), groups});
+  return [=, from = zeros.bytes.data()](int64_t row, uint8_t* to) {
+    for (int64_t g = 0; g < groups; ++g) to[g] = packing.code(from + g * 4, groups, row);
+  };
+}
+
 // The group of each column; none where columns are in the order of their groups. In a model that
 // was not calibrated all are -1, which stands for none.
 std::vector<int32_t> groups_of_columns(const LayerTensors& tensors, int64_t cols) {
@@ -313,13 +343,8 @@ StoredTensor read_packed(const LayerTensors& tensors, const QuantizationConfig& 
   };
   source.scales = scales.of_row(groups);
   if (has_zeros) {
-    const SafetensorsEntry& zeros = tensors.get(kZero, "I32", {packing.words(rows), groups});
     source.zeros = checked_zeros(tensors, settings, groups, bits,
-                                 [=, from = zeros.bytes.data()](int64_t row, uint8_t* to) {
-                                   for (int64_t g = 0; g < groups; ++g) {
-                                     to[g] = packing.code(from + g * 4, groups, row);
-                                   }
-                                 });
+                                 packed_zeros(tensors, packing, rows, groups));
   }
   StoredTensor out = packed_tensor(std::move(source));
   tensors.set_bytes(out, kPacked, {kScale, kZero, kGroups});
@@ -373,10 +398,7 @@ StoredTensor read_bytes(const LayerTensors& tensors, const QuantizationConfig& c
   if (has_zeros) {
     const SafetensorsEntry& zeros = tensors.get(kZero, "I8", shape);
     source.zeros = checked_zeros(tensors, settings, groups, 8,
-                                 [=, from = zeros.bytes.data()](int64_t row, uint8_t* to) {
-                                   for (int64_t g = 0; g < groups; ++g)
-                                     to[g] = moved(from[row * scales.row_stride + g]);
-                                 });
+                                 signed_zeros(zeros, groups, scales.row_stride, 8));
   }
   StoredTensor out = packed_tensor(std::move(source));
   tensors.set_bytes(out, kWeight, {kScale, kZero, kGroups});

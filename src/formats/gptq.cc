@@ -55,6 +55,15 @@ std::string format_text(const JsonFields& fields, const char* older, const char*
               "remove the one that does not hold for the weights");
 }
 
+// Whether GPTQModel's `dynamic` quantises single layers otherwise than the rest. Those behind "-:"
+// it leaves plain, which their tensors say, too.
+bool sets_single_layers(const nlohmann::json& dynamic) {
+  if (!dynamic.is_object()) return !dynamic.empty();
+  const auto items = dynamic.items();
+  return std::any_of(items.begin(), items.end(),
+                     [](const auto& layers) { return !layers.key().starts_with("-:"); });
+}
+
 struct GptqSettings {
   int64_t bits;
   bool zeros_less_one;
@@ -75,7 +84,8 @@ GptqSettings gptq_settings(const JsonFields& fields) {
                 "read are gptq and gptq_v2");
   }
   settings.zeros_less_one = format == "gptq";
-  if (const nlohmann::json* dynamic = fields.find("dynamic"); dynamic && !dynamic->empty()) {
+  const nlohmann::json* dynamic = fields.find("dynamic");
+  if (dynamic != nullptr && sets_single_layers(*dynamic)) {
     fail(ErrorKind::model, "{}: settings of single layers (dynamic) are not read", fields.where());
   }
   return settings;

@@ -310,7 +310,7 @@ ModelConfig parse_hf_config(const std::string& json_text, const std::string& whe
   config.pad_token_id = parse_token(fields, "pad_token_id", nope ? 128004 : -1);
   config.eos_token_ids = fields.integers("eos_token_id");
   if (!fields.contains("eos_token_id") && !qwen) config.eos_token_ids = {bos + 1};
-  if (config.eos_token_ids == std::vector<int64_t>{-1}) config.eos_token_ids.clear();
+  std::erase(config.eos_token_ids, -1);  // which stands for none
   try {
     config.validate();
   } catch (const Error& error) {

@@ -11,6 +11,7 @@
 #include "base/map_guard.h"
 #include "base/shell_word.h"
 #include "formats/json_text.h"
+#include "formats/peft.h"
 #include "formats/quantised_layout.h"
 #include "formats/shape.h"
 #include "quant/plain.h"
@@ -160,6 +161,13 @@ std::vector<fs::path> safetensors_in(const fs::path& directory) {
   return paths;
 }
 
+// Whether a file may lie beside the shards of a model, whoever has made them: the same weights as
+// Mistral publishes them, or an adapter.
+bool is_beside_shards(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return name.starts_with("consolidated") || name == kPeftWeightsFile;
+}
+
 // Whether an index is of other files than those that are here: ExLlamaV2 copies that of the model
 // which it rounds, and calls its own files output*.safetensors.
 bool is_of_another_model(const json& weight_map, const std::vector<fs::path>& paths) {
@@ -168,7 +176,7 @@ bool is_of_another_model(const json& weight_map, const std::vector<fs::path>& pa
     return name.starts_with("model-") ||
            std::find(weight_map.begin(), weight_map.end(), name) != weight_map.end();
   };
-  return !paths.empty() && std::ranges::none_of(paths, is_shard);
+  return std::ranges::none_of(paths, is_shard) && !std::ranges::all_of(paths, is_beside_shards);
 }
 
 }  // namespace

@@ -63,6 +63,15 @@ struct StoredTensor {
   }
 };
 
+// The logical row that lies at `row` of a file's `rows`, the inverse of
+// StoredTensor::interleaved_row.
+inline int64_t logical_row(int64_t row, int64_t heads, int64_t rows) {
+  if (heads == 0) return row;
+  const int64_t head_dim = rows / heads;
+  const int64_t within = row % head_dim;
+  return row / head_dim * head_dim + within % 2 * (head_dim / 2) + within / 2;
+}
+
 // A set of stored tensors: an HF directory or a GGUF file. Must outlive what find() returned.
 class WeightSource {
  public:

@@ -5,6 +5,7 @@
 
 #include "conversion/model_output.h"
 #include "conversion/quantise_checkpoint.h"
+#include "formats/json_text.h"
 #include "tests/conversion/quantise_rig.h"
 #include "tests/support/errors.h"
 #include "tests/support/test_ops.h"
@@ -325,6 +326,35 @@ TEST_F(QuantisationCheckpointFiles, AreContinuedFromWhereThatMayHelp) {
   for (const ErrorKind kind : {ErrorKind::usage, ErrorKind::model, ErrorKind::non_finite}) {
     EXPECT_FALSE(checkpoint->continues_after(Error(kind, "")));
   }
+}
+
+TEST_F(QuantisationCheckpointFiles, OfANewerVersionAreOnlyReplacedWhereThatIsAskedFor) {
+  const fs::path kept = with_block(7)->directory();
+  const auto set_format = [&](int64_t change) {
+    json fields = json::parse(read_text(kept / "progress.json"));
+    fields["format"] = fields["format"].get<int64_t>() + change;
+    JsonObject object;
+    for (const auto& [name, value] : fields.items()) {
+      if (name != kChecksumMember) object.add_json(name, value.dump());
+    }
+    write_text_atomic(kept / "progress.json", with_checksum(object) + "\n");
+  };
+  const auto open = [&](bool replace) {
+    return QuantisationCheckpoint(output_, {}, replace).empty();
+  };
+  set_format(1);
+  const auto files = contents(kept);
+  EXPECT_TRUE(files.contains("block-00000.safetensors"));
+  expect_message(ErrorKind::usage, "holds what a newer version has finished: progress.json is of",
+                 [&] { open(false); });
+  EXPECT_TRUE(contents(kept) == files);
+  EXPECT_TRUE(open(true));
+  EXPECT_FALSE(fs::exists(kept));
+  // An older version's starts over.
+  with_block(7);
+  set_format(-1);
+  EXPECT_TRUE(open(false));
+  EXPECT_FALSE(fs::exists(kept));
 }
 
 // Somebody moves the directory, and another process makes one of that name.

@@ -278,16 +278,22 @@ TEST_F(SlowQuantise, RoundsToTheNearestWithoutDamping) {
 
 TEST_F(SlowQuantise, NamesTheWeightThatIsNotFinite) {
   fs::copy(path("base"), path("nan"));
-  std::string bytes = read_text(path("nan") + "/model.safetensors");
-  uint64_t header = 0;
-  std::memcpy(&header, bytes.data(), sizeof header);
+  const auto spoil = [&](const std::string& name) {
+    std::string bytes = read_text(path("nan") + "/model.safetensors");
+    uint64_t header = 0;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    const json tensors = json::parse(bytes.substr(sizeof header, header));
+    const size_t at = sizeof header + header + tensors[name]["data_offsets"][0].get<size_t>();
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    std::memcpy(bytes.data() + at, &nan, sizeof nan);
+    write_text_atomic(path("nan") + "/model.safetensors", bytes);
+  };
   const std::string name = "model.layers.0.mlp.up_proj.weight";
-  const json tensors = json::parse(bytes.substr(sizeof header, header));
-  const size_t at = sizeof header + header + tensors[name]["data_offsets"][0].get<size_t>();
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  std::memcpy(bytes.data() + at, &nan, sizeof nan);
-  write_text_atomic(path("nan") + "/model.safetensors", bytes);
+  spoil(name);
   refused("model=" + path("nan"), 6, {name + " has values that are not finite"});
+  // What is not rounded is looked at before any block is.
+  spoil("lm_head.weight");
+  refused("model=" + path("nan"), 6, {"lm_head.weight has a value that is not finite"});
 }
 
 TEST(CalibrationText, IsSpreadOverTheData) {

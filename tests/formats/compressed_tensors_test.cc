@@ -1,6 +1,7 @@
 // compressed-tensors: what its configuration says of its layers, and how its codes lie.
 #include <random>
 
+#include "quant/packed_source.h"
 #include "tests/formats/quantised_layouts.h"
 #include "tests/quant/decode.h"
 
@@ -163,6 +164,34 @@ TEST_F(CompressedTensors, HaveNothingThatTheirConfigurationDenies) {
   EXPECT_TRUE(mentions(refused_with(R"("strategy": "channel")"), "scales of groups of columns"));
   write(entries("fp8_rows"));
   expect_read(R"("strategy": "channel", "symmetric": true, "actorder": null)");
+}
+
+// As compressed-tensors packed before April 2025: codes, but no zeros.
+TEST_F(CompressedTensors, HaveZerosAsBytesInOldFiles) {
+  constexpr int64_t kRows = 32, kGroups = 4, kBits = 4;
+  std::vector<Entry> all = entries("packed_4_order");
+  const std::string config = slurp(golden("packed_4_order") / "config.json");
+  write(all);
+  put("config.json", config);
+  const std::vector<float> expected = loaded();
+  Entry& zeros = part(all, "weight_zero_point");
+  Entry bytes{{zeros.spec.name, "I8", {kRows, kGroups}}, {}};
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t group = 0; group < kGroups; ++group) {
+      const uint32_t code = bits_at(zeros.bytes.data() + group * 4, kGroups, row, kBits);
+      bytes.bytes.push_back(static_cast<uint8_t>(code - 8));
+    }
+  }
+  zeros = bytes;
+  write(all);
+  EXPECT_TRUE(same_bits(loaded(), expected));
+  for (const int8_t wrong : {int8_t{-9}, int8_t{8}}) {
+    set(zeros, 1, wrong);
+    write(all);
+    EXPECT_TRUE(
+        mentions(load_error(), fmt::format("a.weight_zero_point: {} for row 0 is no zero of 4 bits",
+                                           static_cast<int>(wrong))));
+  }
 }
 
 // Only what all config_groups say counts: with several sizes, a shorter group has none.

@@ -159,6 +159,12 @@ TEST(HfConfig, FillsInWhatIsAbsent) {
   EXPECT_EQ(config.bos_token_id, -1);
   EXPECT_EQ(config.pad_token_id, -1);
   EXPECT_TRUE(config.eos_token_ids.empty());
+  for (const json& ends : {json(-1), json{-1}, json{-1, -1}}) {
+    text["eos_token_id"] = ends;
+    EXPECT_TRUE(parse(text).eos_token_ids.empty()) << ends;
+  }
+  text["eos_token_id"] = {2, -1};
+  EXPECT_EQ(parse(text).eos_token_ids, std::vector<int64_t>{2});
 
   text["hidden_size"] = 2040;
   EXPECT_TRUE(mentions(model_error([&] { parse(text); }), "hidden_size = 2040 is not a multiple"));

@@ -146,11 +146,23 @@ TEST_F(QuantisedLayoutTest, RefusesSettingsItDoesNotRead) {
   EXPECT_TRUE(
       mentions(refused_config("gptq_4", "\"bits\": 4", "\"dynamic\": {\"a\": {}}, \"bits\": 4"),
                "settings of single layers"));
+  EXPECT_TRUE(mentions(
+      refused_config("gptq_4", "\"bits\": 4",
+                     R"("dynamic": {"-:.*lm_head.*": {}, "+:.*": {"bits": 8}}, "bits": 4)"),
+      "settings of single layers"));
   EXPECT_TRUE(mentions(refused_config("gptq_4", "\"group_size\": 32", "\"group_size\": 0"),
                        "group_size is 0"));
   EXPECT_TRUE(mentions(refused_config("gptq_4", "\"bits\": 4", "\"bits\": 8"), "scales is F16"));
   EXPECT_TRUE(mentions(refused_config("awq", "gemm", "gemv"), "version gemv"));
   EXPECT_TRUE(mentions(refused_config("awq", "\"bits\": 4", "\"bits\": 3"), "AWQ in 3 bits"));
+}
+
+// GPTQModel's "-:" leaves layers plain.
+TEST_F(QuantisedLayoutTest, ReadsLayersBesideThoseThatStayPlain) {
+  for (const char* dynamic : {"{}", R"({"-:.*lm_head.*": {}})"}) {
+    change_config("gptq_4", "\"bits\": 4", fmt::format(R"("dynamic": {}, "bits": 4)", dynamic));
+    EXPECT_FALSE(loaded().empty()) << dynamic;
+  }
 }
 
 // transformers 5 has `format` for GPTQ's checkpoint_format and for AWQ's version.

@@ -304,6 +304,22 @@ TEST_F(Safetensors, ReadsFilesBesideTheIndexOfAnotherModel) {
   EXPECT_EQ(SafetensorsSource(directory_).names(), std::vector<std::string>{"a"});
 }
 
+// Beside shards, Mistral publishes the same weights in files of its own, and PEFT puts an adapter.
+TEST_F(Safetensors, OtherWeightsBesideAnIndexMakeNoShardDispensable) {
+  const json index = {{"weight_map", {{"a", "model-00001-of-00002.safetensors"}}}};
+  put("model.safetensors.index.json", index.dump());
+  for (const char* name : {"consolidated.safetensors", "consolidated-00001-of-00002.safetensors",
+                           "adapter_model.safetensors"}) {
+    SCOPED_TRACE(name);
+    SafetensorsWriter writer(directory_ / name, {{"b", "F32", {1}}});
+    writer.write("b", pattern(4));
+    writer.close();
+    EXPECT_TRUE(mentions(model_error([&] { SafetensorsSource source(directory_); }),
+                         "shard model-00001-of-00002.safetensors is missing"));
+    fs::remove(directory_ / name);
+  }
+}
+
 TEST_F(Sharded, SourceNamesWhatIsMissing) {
   EXPECT_TRUE(mentions(refused_index({{"a", "model-00009.safetensors"}}),
                        "shard model-00009.safetensors is missing"));

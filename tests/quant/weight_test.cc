@@ -169,6 +169,7 @@ TEST_F(WeightTest, PutsInterleavedRowsInOrder) {
         const int64_t model_row = head * kHeadDim + s * kHeadDim / 2 + j;
         const int64_t file_row = head * kHeadDim + 2 * j + s;
         EXPECT_EQ(tensor.interleaved_row(model_row), file_row);
+        EXPECT_EQ(logical_row(file_row, kHeads, kRows), model_row);
         std::memcpy(in_file.data() + file_row * row_bytes, in_order.data() + model_row * row_bytes,
                     static_cast<size_t>(row_bytes));
       }

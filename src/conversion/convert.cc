@@ -326,7 +326,9 @@ ConversionReport write_adapter(const Recipe& recipe, ModelOutput& output) {
   const PeftAdapter adapter = read_peft_adapter(recipe.adapter);
   int64_t bytes = 0;
   for (const PeftTensor& tensor : adapter.tensors) {
-    require_finite(tensor.values(), tensor, recipe.adapter);
+    tensor.for_parts([&](int64_t, std::span<const float> part) {
+      require_finite(part, tensor, recipe.adapter);
+    });
     bytes = checked_add(bytes, format.row_bytes(tensor.size()));
   }
   output.begin({bytes, bytes});

@@ -30,12 +30,10 @@ int64_t panel_rows(const WeightSpec& spec) {
 // Reads the values of a tensor, a part at a time: beside them is no room for a second copy. Throws
 // Error(non_finite) naming the tensor.
 void read_values(const PeftTensor& tensor, const std::string& directory, const Tensor& to) {
-  constexpr int64_t kPart = int64_t{1} << 18;  // values: 1 MiB
-  for (int64_t begin = 0; begin < tensor.size(); begin += kPart) {
-    const std::vector<float> part = tensor.values(begin, std::min(tensor.size(), begin + kPart));
+  tensor.for_parts([&](int64_t begin, std::span<const float> part) {
     require_finite(part, tensor, directory);
     std::ranges::copy(part, to.data<float>() + begin);
-  }
+  });
 }
 
 }  // namespace

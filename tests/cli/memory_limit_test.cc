@@ -294,6 +294,25 @@ TEST(SlowMemoryLimit, MergesWithinWhatWasChecked) {
       kStarts, "m.gguf");
 }
 
+// An adapter is written as it is, in parts.
+TEST(SlowMemoryLimit, WritesALargeAdapter) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("memory_adapter");
+  tiny.must_train("base", "max_steps=1 method=full model=" + wide_config(tiny, 260, 32, 4096));
+  const std::string base = tiny.path("base").string();
+  tiny.must_train("adapter",
+                  "max_steps=1 method=lora lora_rank=2048 lora_target=down_proj init=pretrained "
+                  "model=" +
+                      base);
+  const MemoryGroup group(int64_t{40} << 20);  // A alone has 32 MiB
+  if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
+  const Outcome outcome = group.run_within(
+      fmt::format("export format=gguf_adapter model={} adapter={} output={} tokenizer=bytes "
+                  "threads=1 2>&1",
+                  base, tiny.path("adapter").string(), tiny.path("a.gguf").string()));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+}
+
 // Of one text: as a record that is shown or computed with, as a prompt and as a message.
 TEST(SlowMemoryLimit, RefusesALongTextOfOtherCommands) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/process_memory.h"
 #include "base/text.h"
 #include "conversion/result_texts.h"
 #include "formats/bitsandbytes.h"
@@ -302,6 +303,11 @@ ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& mod
   const ModelFiles& files = model.result();
   const Conversion conversion(recipe, files,
                               {output.format(), recipe.storage, model.base.source.get()});
+  // Pages of the program itself, and the buffers of its files.
+  constexpr int64_t kOfProgram = int64_t{4} << 20;
+  require_memory(model.merging_bytes - model.held_bytes +
+                     writing_memory(files, conversion.tensors()) + kOfProgram,
+                 "writing a weight at a time", "close other programs, or raise the limit");
   output.begin(conversion.sizes());
   const auto writer = conversion.begin(recipe, output.path());
   write_weights(recipe, files, conversion.tensors(), *writer, style);

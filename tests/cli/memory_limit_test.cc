@@ -294,6 +294,18 @@ TEST(SlowMemoryLimit, MergesWithinWhatWasChecked) {
       kStarts, "m.gguf");
 }
 
+// A panel of a weight, as it is read, as f32 and as it is written.
+TEST(SlowMemoryLimit, ConvertsWithinWhatWasChecked) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("memory_convert");
+  tiny.must_train("base", "max_steps=1 method=full model=" + wide_config(tiny, 128000, 64, 32));
+  expect_done_or_refused(tiny,
+                         fmt::format("export model={} output={} storage=bf16 tokenizer=bytes "
+                                     "threads=1 --quiet",
+                                     tiny.path("base").string(), tiny.path("m.gguf").string()),
+                         0, "m.gguf");
+}
+
 // An adapter is written as it is, in parts.
 TEST(SlowMemoryLimit, WritesALargeAdapter) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";

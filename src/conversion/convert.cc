@@ -190,10 +190,11 @@ Texts directory_texts(const Recipe& recipe, const ModelFiles& files, const char*
 }
 
 ConvertedModel::ConvertedModel(const Recipe& recipe)
-    : ConvertedModel(
-          recipe, open_model(recipe.model, recipe.adapter, recipe.tokenizer), [&](int64_t bytes) {
-            require_host_memory(bytes, recipe, "close other programs, or raise the limit");
-          }) {}
+    : ConvertedModel(recipe, open_model(recipe.model, recipe.adapter, recipe.tokenizer),
+                     [&](int64_t bytes, int64_t held) {
+                       require_host_memory(bytes, recipe,
+                                           "close other programs, or raise the limit", held);
+                     }) {}
 
 ConvertedModel::ConvertedModel(const Recipe& recipe, ModelFiles model, const RoomCheck& check)
     : base(std::move(model)) {

@@ -54,11 +54,11 @@ MergedSource::MergedSource(const Recipe& recipe, const ModelFiles& base,
       bytes = checked_add(bytes, booked_bytes(checked_mul(tensor.size(), sizeof(float))));
     }
   }
-  if (check) check(bytes);
+  if (check) check(bytes, 0);
   values_ = Arena(memory_, Purpose::adapters, bytes);
   std::vector<UnreadValues> unread;
   for (const OpenAdapter& adapter : open) add(adapter, unread);
-  if (check) check(most_bytes() - held_bytes());
+  if (check) check(most_bytes() - held_bytes(), held_bytes());
   for (const UnreadValues& of : unread) read_values(of.tensor, of.directory, of.to);
   for (auto& [name, merged] : merged_) {
     merged.tensor.name = name;

@@ -348,8 +348,9 @@ TEST(SlowMemoryLimit, RefusesALongTextOfOtherCommands) {
                    {" of text at a time needs ", "a shorter prompt takes less"});
   }
   const MemoryGroup group(int64_t{100} << 20);
-  expect_refused(group.run_within("chat" + of_model + "chat_template=chatml <" + text + kErrorsOnly), 3,
-                 {" of text at a time needs ", "a shorter message takes less"});
+  expect_refused(
+      group.run_within("chat" + of_model + "chat_template=chatml <" + text + kErrorsOnly), 3,
+      {" of text at a time needs ", "a shorter message takes less"});
 }
 
 TEST(SlowMemoryLimit, WithoutProcItIsUnknown) {

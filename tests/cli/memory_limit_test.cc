@@ -303,7 +303,32 @@ TEST(SlowMemoryLimit, ConvertsWithinWhatWasChecked) {
                          fmt::format("export model={} output={} storage=bf16 tokenizer=bytes "
                                      "threads=1 --quiet",
                                      tiny.path("base").string(), tiny.path("m.gguf").string()),
-                         0, "m.gguf");
+                         4, "m.gguf");
+}
+
+// A vocabulary takes many times the bytes of its file while that is read.
+TEST(SlowMemoryLimit, ReadsATokenizerWithinWhatWasChecked) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("memory_tokenizer");
+  tiny.must_train("base", "max_steps=1 method=full");
+  auto json = nlohmann::json::parse(tiny.text("base/tokenizer.json"));
+  auto& model = json["model"];
+  std::vector<std::string> words(1);  // each is one before it and a letter
+  for (size_t i = 0; words.size() < 50'000; ++i) {
+    for (char letter = 'a'; letter <= 'z'; ++letter) {
+      words.push_back(words[i] + letter);
+      if (i == 0) continue;  // a byte has its token
+      model["vocab"][words.back()] = words.size() + 300;
+      model["merges"].push_back({words[i], std::string(1, letter)});
+    }
+  }
+  fs::create_directory(tiny.path("large"));
+  expect_done_or_refused(
+      tiny,
+      fmt::format("data preview tokenizer={} data={} threads=1 --quiet",
+                  fs::path(tiny.file("large/tokenizer.json", json.dump())).parent_path().string(),
+                  tiny.data()),
+      4);
 }
 
 // An adapter is written as it is, in parts.

@@ -55,6 +55,18 @@ constexpr const char* kCommands =
 
 constexpr size_t kLongestTerminalLine = 4095;  // bytes: Linux drops the rest without a word
 
+// A line of standard input, as std::getline() reads it, but not of any length. False: there is
+// none.
+bool read_line(std::string& line) {
+  line.clear();
+  for (char c = 0; std::cin.get(c);) {
+    if (c == '\n') return true;
+    check_piped(line, 1, "message");
+    line += c;
+  }
+  return !line.empty();
+}
+
 // "/quit", but no path and no text.
 bool looks_like_command(std::string_view message) {
   return message.starts_with('/') && message.find_first_of("/ \t.", 1) == message.npos;
@@ -79,7 +91,7 @@ class Conversation {
     const bool asks = terminal && !recipe_.quiet;
     if (asks)
       write_stderr("/help lists commands; /exit or Ctrl-D leaves; Ctrl-C stops an answer\n");
-    for (std::string line; ask(asks), std::getline(std::cin, line);) {
+    for (std::string line; ask(asks), read_line(line);) {
       if (terminal && line.size() >= kLongestTerminalLine) {
         write_stderr(fmt::format(
             "a terminal passes on no more than {} bytes of a line, and this message may have been "

@@ -286,6 +286,7 @@ void preview_records(const Recipe& recipe, const std::vector<DataPlace>& places)
   const int64_t most = preview_limit(recipe);
   const auto show = [&](const FoundRecord& found) {
     try {
+      require_memory_to_parse(found);
       const auto [record, named, unread] = found.parse(recipe.fields);
       ++stats.records;
       stats.notes += RecordNotes{

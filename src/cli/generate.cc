@@ -26,15 +26,11 @@ namespace {
 
 // Reads standard input to its end; drops the final line break, which shell tools add.
 std::string piped_prompt() {
-  constexpr size_t kMost = size_t{64} << 20;  // bytes: more than any context
   std::string text;
   std::array<char, 65536> buffer{};
   for (size_t got = 0; (got = std::fread(buffer.data(), 1, buffer.size(), stdin)) > 0;) {
+    check_piped(text, got, "prompt");
     text.append(buffer.data(), got);
-    if (text.size() > kMost) {
-      throw Error(ErrorKind::usage, "the prompt on standard input is longer than 64 MiB",
-                  "no model reads that much at once");
-    }
   }
   if (std::ferror(stdin) != 0) {
     throw Error(ErrorKind::usage, "cannot read the prompt from standard input", "give prompt=TEXT");

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "cli/arguments.h"
+#include "data/encode_records.h"
 #include "session/adapter.h"
 #include "session/loading.h"
 #include "session/plan.h"
@@ -45,6 +46,19 @@ GenerationSetup::GenerationSetup(const Recipe& given, const char* command)
   options.vocab_size = drawable_tokens(tokenizer);
   if (!recipe.adapter.empty()) virtual_tokens = jackscrew::virtual_tokens(recipe);
   longest_text = files.config.longest_sequence() - virtual_tokens;
+}
+
+void check_piped(const std::string& text, size_t more, const char* what) {
+  constexpr size_t kMost = size_t{64} << 20;  // bytes: more than any context
+  if (text.size() + more > kMost) {
+    throw Error(ErrorKind::usage,
+                fmt::format("the {} on standard input is longer than 64 MiB", what),
+                "no model reads that much at once");
+  }
+  if (text.size() + more <= text.capacity()) return;
+  // Moving it, which takes up to twice as much, and a copy of it take less than that.
+  require_memory_to_encode(text.size(), TextForm::document,
+                           fmt::format("a shorter {} takes less", what));
 }
 
 double token_rate(int64_t tokens, double seconds) {

@@ -25,6 +25,11 @@ struct GenerationSetup {
   int64_t longest_text = 0;    // the tokens that have positions after them
 };
 
+// Looks at a text on standard input, of which `text` has been read, before `more` bytes are added
+// to it. Throws Error(usage) naming `what` it is where it is longer than any context,
+// Error(does_not_fit) where a memory limit does not leave what encoding it takes.
+void check_piped(const std::string& text, size_t more, const char* what);
+
 // Tokens per second; 0 when no time has passed.
 double token_rate(int64_t tokens, double seconds);
 // What ended an answer, as JSON names it.

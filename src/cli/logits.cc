@@ -11,7 +11,7 @@
 #include "cli/commands.h"
 #include "conversion/compare.h"
 #include "conversion/value_checks.h"
-#include "data/records.h"
+#include "data/encode_records.h"
 #include "formats/tensor_io.h"
 #include "session/adapter.h"
 #include "session/fit.h"
@@ -27,13 +27,13 @@ std::vector<int32_t> first_window(const Recipe& recipe, const Tokenizer& tokeniz
   std::vector<int32_t> ids;
   for (const std::string& path : recipe.data) {
     if (!ids.empty()) break;
-    read_records(
-        DataPlace(path).files(DataPart::train), recipe.max_samples,
-        [&](const Record& record, const std::string& place) {
-          ids = encode_record(tokenizer, options.examples, record, place).ids;
-          return ids.empty();
-        },
-        {}, recipe.fields);
+    find_records(DataPlace(path).files(DataPart::train), recipe.max_samples,
+                 [&](const FoundRecord& found) {
+                   require_memory_to_encode(found);
+                   const Record record = found.parse(recipe.fields).record;
+                   ids = encode_record(tokenizer, options.examples, record, found.place).ids;
+                   return ids.empty();
+                 });
   }
   if (ids.empty()) fail(ErrorKind::data, "{} has no token", fmt::join(recipe.data, ", "));
   ids.resize(std::min(ids.size(), static_cast<size_t>(options.sequence_len)));

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/process_memory.h"
 #include "base/text.h"
 #include "conversion/result_texts.h"
 #include "formats/bitsandbytes.h"
@@ -189,10 +190,11 @@ Texts directory_texts(const Recipe& recipe, const ModelFiles& files, const char*
 }
 
 ConvertedModel::ConvertedModel(const Recipe& recipe)
-    : ConvertedModel(
-          recipe, open_model(recipe.model, recipe.adapter, recipe.tokenizer), [&](int64_t bytes) {
-            require_host_memory(bytes, recipe, "close other programs, or raise the limit");
-          }) {}
+    : ConvertedModel(recipe, open_model(recipe.model, recipe.adapter, recipe.tokenizer),
+                     [&](int64_t bytes, int64_t held) {
+                       require_host_memory(bytes, recipe,
+                                           "close other programs, or raise the limit", held);
+                     }) {}
 
 ConvertedModel::ConvertedModel(const Recipe& recipe, ModelFiles model, const RoomCheck& check)
     : base(std::move(model)) {
@@ -303,6 +305,11 @@ ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& mod
   const ModelFiles& files = model.result();
   const Conversion conversion(recipe, files,
                               {output.format(), recipe.storage, model.base.source.get()});
+  // Pages of the program itself, and the buffers of its files.
+  constexpr int64_t kOfProgram = int64_t{4} << 20;
+  require_memory(model.merging_bytes - model.held_bytes +
+                     writing_memory(files, conversion.tensors()) + kOfProgram,
+                 "writing a weight at a time", "close other programs, or raise the limit");
   output.begin(conversion.sizes());
   const auto writer = conversion.begin(recipe, output.path());
   write_weights(recipe, files, conversion.tensors(), *writer, style);
@@ -327,7 +334,9 @@ ConversionReport write_adapter(const Recipe& recipe, ModelOutput& output) {
   const PeftAdapter adapter = read_peft_adapter(recipe.adapter);
   int64_t bytes = 0;
   for (const PeftTensor& tensor : adapter.tensors) {
-    require_finite(tensor.values(), tensor, recipe.adapter);
+    tensor.for_parts([&](int64_t, std::span<const float> part) {
+      require_finite(part, tensor, recipe.adapter);
+    });
     bytes = checked_add(bytes, format.row_bytes(tensor.size()));
   }
   output.begin({bytes, bytes});

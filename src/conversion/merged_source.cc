@@ -30,12 +30,10 @@ int64_t panel_rows(const WeightSpec& spec) {
 // Reads the values of a tensor, a part at a time: beside them is no room for a second copy. Throws
 // Error(non_finite) naming the tensor.
 void read_values(const PeftTensor& tensor, const std::string& directory, const Tensor& to) {
-  constexpr int64_t kPart = int64_t{1} << 18;  // values: 1 MiB
-  for (int64_t begin = 0; begin < tensor.size(); begin += kPart) {
-    const std::vector<float> part = tensor.values(begin, std::min(tensor.size(), begin + kPart));
+  tensor.for_parts([&](int64_t begin, std::span<const float> part) {
     require_finite(part, tensor, directory);
     std::ranges::copy(part, to.data<float>() + begin);
-  }
+  });
 }
 
 }  // namespace
@@ -56,11 +54,11 @@ MergedSource::MergedSource(const Recipe& recipe, const ModelFiles& base,
       bytes = checked_add(bytes, booked_bytes(checked_mul(tensor.size(), sizeof(float))));
     }
   }
-  if (check) check(bytes);
+  if (check) check(bytes, 0);
   values_ = Arena(memory_, Purpose::adapters, bytes);
   std::vector<UnreadValues> unread;
   for (const OpenAdapter& adapter : open) add(adapter, unread);
-  if (check) check(most_bytes() - held_bytes());
+  if (check) check(most_bytes() - held_bytes(), held_bytes());
   for (const UnreadValues& of : unread) read_values(of.tensor, of.directory, of.to);
   for (auto& [name, merged] : merged_) {
     merged.tensor.name = name;

@@ -23,9 +23,9 @@ struct WeightedAdapter {
   double weight = 1.0;
 };
 
-// Throws Error(does_not_fit) where there is no room for so many bytes. Empty: what asks has held
-// more before.
-using RoomCheck = std::function<void(int64_t bytes)>;
+// Throws Error(does_not_fit) where there is no room for so many bytes beside those `held` already.
+// Empty: what asks has held more before.
+using RoomCheck = std::function<void(int64_t bytes, int64_t held)>;
 
 // W + sum of weight (W_a - W) over the adapters, where W_a is W with that adapter alone merged: for
 // LoRA W + sum of weight scale B A, which PEFT calls "cat". An adapter that makes up for rounding

@@ -244,7 +244,8 @@ QuantisationReport write_quantised(const QuantiseJob& job, const CalibrationText
   }
   require_disk(job.plan, files.config, text, checkpoint, output);
   require_host_memory(quantising_memory(job, text.size()) - job.model.held_bytes, job.recipe,
-                      "close other programs, or set calibration_sequences lower");
+                      "close other programs, or set calibration_sequences lower",
+                      job.model.held_bytes);
   const Recipe how = calibrating(job.recipe);
   const BlockWork work{how, files, rounder, checkpoint, job.style};
   // Their values would be refused at the end, and all work before be lost.

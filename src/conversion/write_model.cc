@@ -403,6 +403,20 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
   return tensors;
 }
 
+int64_t writing_memory(const ModelFiles& files, const std::vector<ModelTensor>& tensors) {
+  int64_t most = 0;
+  for (const ModelTensor& tensor : tensors) {
+    const int64_t rows = tensor.spec.rows, cols = tensor.spec.cols;
+    const StoredTensor& stored = checked_tensor(files, *files.source, tensor.spec);
+    const int64_t panel = std::min(rows, encode_panel_rows(cols));
+    const int64_t written =
+        tensor.row_bytes() == 0 ? tensor.bytes() : checked_mul(panel, tensor.row_bytes());
+    most = std::max(most, StoredRows::bytes_for(stored, rows, cols) +
+                              checked_mul(panel * cols, sizeof(float)) + written);
+  }
+  return most;
+}
+
 namespace {
 
 class NowhereWriter : public ModelWriter {

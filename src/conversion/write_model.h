@@ -88,6 +88,9 @@ class WeightWriter {
   std::vector<uint8_t> out_;  // the panel as it will be written
 };
 
+// The memory that writing the largest of `tensors` takes on the host, what computes it apart.
+int64_t writing_memory(const ModelFiles& files, const std::vector<ModelTensor>& tensors);
+
 // Writes all of `tensors`: bytes as they are where the format stays, else the nearest codes. Throws
 // Error(model) for a weight that is damaged, or too large or too small for its format, naming both,
 // and Error(non_finite). The recipe sets the number of threads; the result does not depend on it.

@@ -33,6 +33,11 @@ constexpr size_t kOfDocument = 8;
 // The text parsed (and once more the row of a .csv), rendered, and put together for the tokenizer:
 // 4; the ids of a piece, 4, as they join those of the whole with their flags, 5. One to spare.
 constexpr size_t kOfRecord = 14;
+// Parsing alone: the text as JSON (or as the row of a .csv), once more as a string grows that is
+// read, as a record, and what is looked for in it.
+constexpr size_t kOfParsing = 4;
+
+constexpr const char* kShorterRecords = "shorter records and .txt files take less";
 
 // The text for which a record takes memory: none where it is refused for its length.
 size_t encoded_bytes(const FoundRecord& found) {
@@ -155,12 +160,31 @@ size_t count_at_once(std::span<const FoundRecord> found, const std::filesystem::
     left -= most_memory(found[count]);
   }
   if (count > 0) return count;
-  const FoundRecord& first = found.front();
-  require_memory(
-      static_cast<int64_t>(usual_memory(first)),
-      fmt::format("encoding {} of text at a time", human_bytes(static_cast<int64_t>(first.bytes))),
-      "shorter records and .txt files take less", root);
+  require_memory_to_encode(found.front(), root);
   return 1;
+}
+
+void require_memory_to_encode(size_t bytes, TextForm form, const std::string& hint,
+                              const std::filesystem::path& root) {
+  const size_t of_each = form == TextForm::document ? kOfDocument : kOfRecord;
+  require_memory(
+      static_cast<int64_t>(bytes * of_each),
+      fmt::format("encoding {} of text at a time", human_bytes(static_cast<int64_t>(bytes))), hint,
+      root);
+}
+
+void require_memory_to_encode(const FoundRecord& found, const std::filesystem::path& root) {
+  if (found.bytes > kMostOfRecord) return;
+  require_memory_to_encode(found.bytes, found.is_document ? TextForm::document : TextForm::record,
+                           kShorterRecords, root);
+}
+
+void require_memory_to_parse(const FoundRecord& found, const std::filesystem::path& root) {
+  if (found.is_document || found.bytes > kMostOfRecord) return;
+  const auto bytes = static_cast<int64_t>(found.bytes);
+  require_memory(bytes * int64_t{kOfParsing},
+                 fmt::format("{}: a record of {}", found.place, human_bytes(bytes)),
+                 kShorterRecords, root);
 }
 
 void encode_records(std::span<const std::filesystem::path> files, int64_t max_records,

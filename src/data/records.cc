@@ -404,12 +404,4 @@ void find_records(std::span<const fs::path> files, int64_t max_records, const Fo
   }
 }
 
-void read_records(std::span<const fs::path> files, int64_t max_records, const RecordCallback& use,
-                  const ProgressCallback& progress, const RecordFields& fields) {
-  find_records(
-      files, max_records,
-      [&](const FoundRecord& found) { return use(found.parse(fields).record, found.place); },
-      progress);
-}
-
 }  // namespace jackscrew

@@ -76,7 +76,6 @@ struct FoundRecord {
 
 // Returns false if no more are wanted.
 using FoundCallback = std::function<bool(FoundRecord)>;
-using RecordCallback = std::function<bool(const Record&, const std::string& place)>;
 
 // Which parts of a document are found.
 enum class DocumentParts { all, first };
@@ -88,11 +87,6 @@ enum class DocumentParts { all, first };
 void find_records(std::span<const std::filesystem::path> files, int64_t max_records,
                   const FoundCallback& use, const ProgressCallback& progress = {},
                   DocumentParts parts = DocumentParts::all);
-
-// Finds and parses the records.
-void read_records(std::span<const std::filesystem::path> files, int64_t max_records,
-                  const RecordCallback& use, const ProgressCallback& progress = {},
-                  const RecordFields& fields = {});
 
 // Throws Error(data) for `data`, whose files were read to their end and hold no record. The hint
 // says what the first of them holds instead.

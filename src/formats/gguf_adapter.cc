@@ -106,56 +106,71 @@ std::vector<AdapterPart> parts_of(const ModelConfig& config, const PeftAdapter& 
   return parts;
 }
 
-// The values in the file's order of rows, scaled.
-std::vector<float> values_of(const AdapterPart& part) {
+// Rows of a part that are in memory at once: 1 MiB of values, but whole heads where rows are
+// interleaved, since those of a head change places.
+int64_t rows_at_once(const AdapterPart& part) {
+  constexpr int64_t kValues = int64_t{1} << 18;
+  const int64_t rows = part.spec.shape[0];
+  const int64_t together = part.interleaved_heads > 0 ? rows / part.interleaved_heads : 1;
+  const int64_t fitting = kValues / std::max<int64_t>(1, part.spec.shape[1]);
+  return std::max<int64_t>(1, fitting / together) * together;
+}
+
+// The values of the rows from `begin` to `end` in the file's order, scaled.
+std::vector<float> values_of(const AdapterPart& part, int64_t begin, int64_t end) {
   StoredTensor stored;
   stored.shape = part.from->shape;
   stored.interleaved_heads = part.interleaved_heads;
   const int64_t width = stored.shape[1];
-  const std::vector<float> given = part.from->values();
+  const std::vector<float> given = part.from->values(begin * width, end * width);
   std::vector<float> values(given.size());
-  for (int64_t row = 0; row < stored.shape[0]; ++row) {
-    const float* from = given.data() + row * width;
+  for (int64_t row = begin; row < end; ++row) {
+    const float* from = given.data() + (row - begin) * width;
     std::transform(
-        from, from + width, values.data() + stored.interleaved_row(row) * width,
+        from, from + width, values.data() + (stored.interleaved_row(row) - begin) * width,
         [&](float value) { return static_cast<float>(part.factor * static_cast<double>(value)); });
   }
   return values;
 }
 
-// Throws Error(model) for values that f16 cannot hold, or only as zeros.
-void require_values_of_f16(const std::string& name, const std::vector<float>& values) {
+// Calls use(rows, values) for all rows of a part, some at a time.
+template <class Use>
+void for_values(const AdapterPart& part, const Use& use) {
+  const int64_t rows = part.spec.shape[0], step = rows_at_once(part);
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    const int64_t end = std::min(rows, begin + step);
+    use(end - begin, values_of(part, begin, end));
+  }
+}
+
+// Throws Error(model) for values that are not finite, and in f16 for those that it cannot hold, or
+// only as zeros.
+void check_values(const AdapterPart& part, const Format& format) {
+  const bool is_f16 = &format == &f16_format();
+  float largest = 0.0f;
+  LostSquares lost;
+  for_values(part, [&](int64_t, const std::vector<float>& values) {
+    if (!std::ranges::all_of(values, [](float x) { return std::isfinite(x); })) {
+      throw Error(
+          ErrorKind::model,
+          fmt::format("{} has values beyond f32 once its alpha is in them", part.from->name),
+          "look at lora_alpha and alpha_pattern in its adapter_config.json");
+    }
+    for (const float value : values) {
+      largest = std::max(largest, std::abs(value));
+      if (is_f16) lost.add(value, to_float(to_f16(value)));
+    }
+  });
+  if (!is_f16) return;
   const auto refuse = [&](const std::string& what) {
-    throw Error(ErrorKind::model, name + " has " + what, "storage=f32 can");
+    throw Error(ErrorKind::model, part.from->name + " has " + what, "storage=f32 can");
   };
-  const float largest = std::abs(std::ranges::max(values, {}, [](float x) { return std::abs(x); }));
   if (largest > kLargestF16) {
     refuse(fmt::format("a value of {:.3g}, more than f16 can hold", largest));
   }
-  if (!may_vanish(largest)) return;
-  LostSquares lost;
-  for (const float value : values) lost.add(value, to_float(to_f16(value)));
-  if (!lost.are_most()) return;
+  if (!may_vanish(largest) || !lost.are_most()) return;
   refuse(fmt::format("values of at most {:.3g}, too small for f16: most of them would become 0",
                      largest));
-}
-
-// The values as the format has them.
-std::vector<uint8_t> encoded(const AdapterPart& part, const Format& format) {
-  const std::vector<float> values = values_of(part);
-  if (!std::ranges::all_of(values, [](float x) { return std::isfinite(x); })) {
-    throw Error(ErrorKind::model,
-                fmt::format("{} has values beyond f32 once its alpha is in them", part.from->name),
-                "look at lora_alpha and alpha_pattern in its adapter_config.json");
-  }
-  const int64_t rows = part.spec.shape[0], cols = part.spec.shape[1];
-  if (&format == &f16_format()) require_values_of_f16(part.from->name, values);
-  std::vector<uint8_t> out(static_cast<size_t>(part.spec.bytes));
-  for (int64_t row = 0; row < rows; ++row) {
-    find_row_encoder(format)->encode(values.data() + row * cols, cols,
-                                     out.data() + row * format.row_bytes(cols));
-  }
-  return out;
 }
 
 }  // namespace
@@ -175,7 +190,16 @@ int64_t write_gguf_adapter(const fs::path& path, const ModelConfig& config, cons
   for (const AdapterPart& part : parts) specs.push_back(part.spec);
   GgufWriter writer(path, metadata, specs);
   for (const AdapterPart& part : parts) {
-    writer.write(part.spec.name, encoded(part, format));
+    check_values(part, format);
+    const int64_t cols = part.spec.shape[1], row_bytes = format.row_bytes(cols);
+    for_values(part, [&](int64_t rows, const std::vector<float>& values) {
+      std::vector<uint8_t> out(static_cast<size_t>(rows * row_bytes));
+      for (int64_t row = 0; row < rows; ++row) {
+        find_row_encoder(format)->encode(values.data() + row * cols, cols,
+                                         out.data() + row * row_bytes);
+      }
+      writer.write(part.spec.name, out);
+    });
   }
   writer.close();
   return static_cast<int64_t>(fs::file_size(path));

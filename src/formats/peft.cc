@@ -169,6 +169,14 @@ std::vector<float> PeftTensor::values(int64_t begin, int64_t end) const {
   return out;
 }
 
+void PeftTensor::for_parts(
+    const std::function<void(int64_t begin, std::span<const float>)>& use) const {
+  constexpr int64_t kPart = int64_t{1} << 18;  // values: as few as cost no time
+  for (int64_t begin = 0; begin < size(); begin += kPart) {
+    use(begin, values(begin, std::min(size(), begin + kPart)));
+  }
+}
+
 std::string peft_base_model(const fs::path& directory) {
   try {
     const json root = parse_json(read_text(directory / kAdapterConfig), kAdapterConfig);

@@ -39,6 +39,8 @@ struct PeftTensor {
   // The values from `begin` to `end`. Throws Error(model) where the file was truncated meanwhile.
   std::vector<float> values(int64_t begin, int64_t end) const;
   std::vector<float> values() const { return values(0, size()); }
+  // Passes all values to `use`, with where each part begins: 1 MiB of them is in memory at a time.
+  void for_parts(const std::function<void(int64_t begin, std::span<const float>)>& use) const;
 };
 
 // An option of a learner with the value that an adapter was made with.

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/encode_records.h"
 
 namespace jackscrew {
 
@@ -71,6 +72,11 @@ void Chat::make_room(Answer& answer) {
   const int64_t wanted = std::min(options_.max_new_tokens, context_ / kShareOfAnswer);
   const auto oldest = messages_.begin() + (system_.empty() ? 0 : 1);
   const auto encode_without = [&](std::ptrdiff_t exchanges) {
+    size_t bytes = system_.size();
+    for (auto message = oldest + 2 * exchanges; message != messages_.end(); ++message) {
+      bytes += message->content.size();
+    }
+    require_memory_to_encode(bytes, TextForm::record, "a shorter message takes less");
     std::vector<Message> kept(messages_.begin(), oldest);
     kept.insert(kept.end(), oldest + 2 * exchanges, messages_.end());
     prompt_ = encode_conversation(tokenizer_, format_, kept);

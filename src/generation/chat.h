@@ -30,7 +30,8 @@ class Chat {
   };
   // Answers a message and passes the answer to `use_text` piece by piece. The conversation stays as
   // it was where options.stop is set before the answer begins, and where Error(usage) is thrown:
-  // the message alone leaves no room for an answer in the context.
+  // the message alone leaves no room for an answer in the context. Error(does_not_fit) is thrown
+  // where a memory limit does not leave what encoding the conversation takes.
   Answer say(const std::string& message, const std::function<void(const std::string&)>& use_text);
   // Starts over, with only the system message.
   void forget();

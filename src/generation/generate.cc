@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/philox.h"
+#include "data/encode_records.h"
 
 namespace jackscrew {
 
@@ -128,7 +129,11 @@ bool continues_prompt(const ChatFormat& format, const std::string& system) {
 
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat& format,
                                    const std::string& system, const std::string& prompt) {
-  if (continues_prompt(format, system)) {
+  const bool continues = continues_prompt(format, system);
+  require_memory_to_encode(system.size() + prompt.size(),
+                           continues ? TextForm::document : TextForm::record,
+                           "a shorter prompt takes less");
+  if (continues) {
     // Special tokens spelled out in the prompt count as special, as in a text record.
     std::vector<int32_t> ids = tokenizer.encode(prompt, true);
     const bool has_bos = !ids.empty() && ids.front() == tokenizer.bos();

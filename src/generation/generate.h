@@ -65,7 +65,8 @@ bool continues_prompt(const ChatFormat& format, const std::string& system);
 
 // The ids given to a model: the prompt as a user's message, after a system message unless that is
 // empty, up to where the answer begins; or the text itself, where it is to be continued. Throws
-// Error(usage) when that is empty.
+// Error(usage) when that is empty, Error(does_not_fit) where a memory limit does not leave what
+// encoding takes.
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ChatFormat& format,
                                    const std::string& system, const std::string& prompt);
 

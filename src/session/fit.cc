@@ -156,12 +156,15 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
   refuse(all_needed(shortage->left) + for_more + shortage->text);
 }
 
-void require_host_memory(int64_t booked, const Recipe& recipe, const std::string& hint) {
+void require_host_memory(int64_t booked, const Recipe& recipe, const std::string& hint,
+                         int64_t held) {
   const auto shortage = find_shortage(booked, 0, beside_the_ledger(booked, recipe, false), false);
   if (!shortage) return;
   throw Error(
       ErrorKind::does_not_fit,
-      fmt::format("this needs {} of memory{}", human_bytes(booked, shortage->left), shortage->text),
+      fmt::format("this needs {} of memory{}{}", human_bytes(booked, shortage->left),
+                  held > 0 ? fmt::format(" beside {} that it holds", human_bytes(held)) : "",
+                  shortage->text),
       hint);
 }
 

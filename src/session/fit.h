@@ -34,8 +34,9 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
 
 // Throws Error(does_not_fit), with that hint, where work on the CPU that books so many bytes does
 // not fit: a memory limit must leave room for them and for what the program takes beside them, and
-// the machine must have so many free.
-void require_host_memory(int64_t booked, const Recipe& recipe, const std::string& hint);
+// the machine must have so many free. What it booked before, `held`, is named in the message.
+void require_host_memory(int64_t booked, const Recipe& recipe, const std::string& hint,
+                         int64_t held = 0);
 
 // Whether require_fit() lets a session of that use be.
 bool has_room(const Recipe& recipe, const ModelFiles& files, const SessionUse& use);

@@ -9,49 +9,15 @@
 
 #include "base/process_memory.h"
 #include "tests/cli/expect_refused.h"
+#include "tests/cli/memory_group.h"
 #include "tests/support/sanitizer.h"
 #include "tests/support/tiny_run.h"
 
 namespace jackscrew {
 namespace {
 
-// A control group of version 1 or 2 for this test; `path` is empty where none can be made.
-class Group {
- public:
-  explicit Group(int64_t bytes) {
-    for (const auto& [root, limit] : {std::pair("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-                                      std::pair("/sys/fs/cgroup", "memory.max")}) {
-      if (!fs::exists(fs::path(root) / "cgroup.procs")) continue;
-      path_ = fs::path(root) / ("jackscrew_test_" + std::to_string(::getpid()));
-      std::error_code error;
-      fs::create_directory(path_, error);
-      std::ofstream file(path_ / limit);
-      file << bytes << std::flush;
-      if (!error && file) return;
-      remove();
-    }
-  }
-  ~Group() { remove(); }
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
-
-  const fs::path& path() const { return path_; }
-  Outcome run_within(const std::string& arguments) const {
-    return run_shell("echo $$ > " + (path_ / "cgroup.procs").string() + "; exec " +
-                     std::string(kProgram) + " " + arguments);
-  }
-
- private:
-  void remove() {
-    if (!path_.empty()) ::rmdir(path_.c_str());
-    path_.clear();
-  }
-
-  fs::path path_;
-};
-
 TEST(SlowMemoryLimit, RefusesBeforeTheKernelKills) {
-  const Group group(int64_t{120} << 20);
+  const MemoryGroup group(int64_t{120} << 20);
   if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
   const TinyRun tiny("memory_limit");
   const std::string large = tiny.train("out", "model=llama-60m method=full max_steps=1");
@@ -80,7 +46,7 @@ std::string log_of(int64_t steps) {
 // A limit that leaves a short run enough leaves a long one enough to be repeated and reported.
 TEST(SlowMemoryLimit, ALongLogIsNotHeld) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
-  const Group group(int64_t{120} << 20);
+  const MemoryGroup group(int64_t{120} << 20);
   if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
   const TinyRun tiny("long_log");
   tiny.must_train("out", "max_steps=1");
@@ -101,18 +67,18 @@ TEST(SlowMemoryLimit, ReportsNoMoreStepsThanFit) {
   tiny.file("out/train_log.jsonl", log_of(400000));
   const std::string report = "report " + tiny.path("out").string() + kErrorsOnly;
   {
-    const Group tight(int64_t{24} << 20);
+    const MemoryGroup tight(int64_t{24} << 20);
     if (tight.path().empty()) GTEST_SKIP() << "no right to make a control group";
     expect_refused(tight.run_within(report), 3, {"the report of more than", "jackscrew report"});
     EXPECT_FALSE(fs::exists(tiny.path("out/report.html")));
   }
-  const Group enough(int64_t{64} << 20);
+  const MemoryGroup enough(int64_t{64} << 20);
   EXPECT_EQ(enough.run_within(report).exit_code, 0);
 }
 
 TEST(SlowMemoryLimit, DoesNotReadMoreRecordsThanFit) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
-  const Group group(int64_t{64} << 20);
+  const MemoryGroup group(int64_t{64} << 20);
   if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
   const TinyRun tiny("many_records");
   std::string records;
@@ -129,7 +95,7 @@ TEST(SlowMemoryLimit, DoesNotReadMoreRecordsThanFit) {
 // Only the beginning of a file is looked at to say what it holds.
 TEST(SlowMemoryLimit, HoldsNoFileWithoutRecords) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
-  const Group group(int64_t{64} << 20);
+  const MemoryGroup group(int64_t{64} << 20);
   if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
   const TinyRun tiny("no_records");
   std::string blank;
@@ -148,7 +114,7 @@ TEST(SlowMemoryLimit, LeavesRoomForTheProgramItself) {
   const auto peak = nlohmann::json::parse(plan)["device"]["peak"].get<int64_t>();
   bool fits = false;
   for (int64_t more = 4; more <= 84; more += 8) {
-    const Group group(peak + (more << 20));
+    const MemoryGroup group(peak + (more << 20));
     if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
     const Outcome outcome = group.run_within(
         tiny.train("out", options + " threads=2 sequence_len=64 overwrite=true") + " 2>&1");
@@ -174,7 +140,7 @@ std::string wide_config(const TinyRun& tiny, int vocab, int hidden, int intermed
 void expect_done_or_refused(const TinyRun& tiny, const std::string& command, int64_t least,
                             const std::string& output = "") {
   for (int64_t more = 4; more <= 132; more += 8) {
-    const Group group((least + more) << 20);
+    const MemoryGroup group((least + more) << 20);
     if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
     const Outcome outcome = group.run_within(command + " 2>&1");
     if (outcome.exit_code == 0) return;
@@ -216,7 +182,7 @@ TEST(SlowMemoryLimit, EncodesTextWithinWhatWasChecked) {
 // What a word takes is known when it is found.
 TEST(SlowMemoryLimit, RefusesALongWord) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
-  const Group group(int64_t{220} << 20);
+  const MemoryGroup group(int64_t{220} << 20);
   if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
   const TinyRun tiny("memory_word");
   const std::string word = tiny.file("word.txt", std::string(size_t{16} << 20, 'a'));
@@ -326,6 +292,90 @@ TEST(SlowMemoryLimit, MergesWithinWhatWasChecked) {
                   "tokenizer=bytes threads=1",
                   base, tiny.path("adapter").string(), tiny.path("m.gguf").string()),
       kStarts, "m.gguf");
+}
+
+// A panel of a weight, as it is read, as f32 and as it is written.
+TEST(SlowMemoryLimit, ConvertsWithinWhatWasChecked) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("memory_convert");
+  tiny.must_train("base", "max_steps=1 method=full model=" + wide_config(tiny, 128000, 64, 32));
+  expect_done_or_refused(tiny,
+                         fmt::format("export model={} output={} storage=bf16 tokenizer=bytes "
+                                     "threads=1 --quiet",
+                                     tiny.path("base").string(), tiny.path("m.gguf").string()),
+                         4, "m.gguf");
+}
+
+// A vocabulary takes many times the bytes of its file while that is read.
+TEST(SlowMemoryLimit, ReadsATokenizerWithinWhatWasChecked) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("memory_tokenizer");
+  tiny.must_train("base", "max_steps=1 method=full");
+  auto json = nlohmann::json::parse(tiny.text("base/tokenizer.json"));
+  auto& model = json["model"];
+  std::vector<std::string> words(1);  // each is one before it and a letter
+  for (size_t i = 0; words.size() < 50'000; ++i) {
+    for (char letter = 'a'; letter <= 'z'; ++letter) {
+      words.push_back(words[i] + letter);
+      if (i == 0) continue;  // a byte has its token
+      model["vocab"][words.back()] = words.size() + 300;
+      model["merges"].push_back({words[i], std::string(1, letter)});
+    }
+  }
+  fs::create_directory(tiny.path("large"));
+  expect_done_or_refused(
+      tiny,
+      fmt::format("data preview tokenizer={} data={} threads=1 --quiet",
+                  fs::path(tiny.file("large/tokenizer.json", json.dump())).parent_path().string(),
+                  tiny.data()),
+      4);
+}
+
+// An adapter is written as it is, in parts.
+TEST(SlowMemoryLimit, WritesALargeAdapter) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("memory_adapter");
+  tiny.must_train("base", "max_steps=1 method=full model=" + wide_config(tiny, 260, 32, 4096));
+  const std::string base = tiny.path("base").string();
+  tiny.must_train("adapter",
+                  "max_steps=1 method=lora lora_rank=2048 lora_target=down_proj init=pretrained "
+                  "model=" +
+                      base);
+  const MemoryGroup group(int64_t{40} << 20);  // A alone has 32 MiB
+  if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
+  const Outcome outcome = group.run_within(
+      fmt::format("export format=gguf_adapter model={} adapter={} output={} tokenizer=bytes "
+                  "threads=1 2>&1",
+                  base, tiny.path("adapter").string(), tiny.path("a.gguf").string()));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+}
+
+// Of one text: as a record that is shown or computed with, as a prompt and as a message.
+TEST(SlowMemoryLimit, RefusesALongTextOfOtherCommands) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
+  const TinyRun tiny("memory_prompt");
+  tiny.must_train("base", "max_steps=1 method=full");
+  std::string words;
+  while (std::ssize(words) < int64_t{20} << 20) words += "lifting ";
+  const std::string text = tiny.file("words.txt", words);
+  const std::string record = tiny.file("words.jsonl", "{\"text\":\"" + words + "\"}\n");
+  const std::string of_model =
+      fmt::format(" model={} tokenizer=bytes threads=1 ", tiny.path("base").string());
+  {
+    const MemoryGroup group(int64_t{40} << 20);
+    if (group.path().empty()) GTEST_SKIP() << "no right to make a control group";
+    expect_refused(group.run_within("data preview data=" + record + kErrorsOnly), 3,
+                   {"words.jsonl:1: a record of 20.0 MiB needs 80.0 MiB"});
+    expect_refused(group.run_within("logits" + of_model + "data=" + record +
+                                    " output=" + tiny.path("l.safetensors").string() + kErrorsOnly),
+                   3, {"encoding 20.0 MiB of text at a time needs 280.0 MiB"});
+    expect_refused(group.run_within("generate" + of_model + "prompt=- <" + text + kErrorsOnly), 3,
+                   {" of text at a time needs ", "a shorter prompt takes less"});
+  }
+  const MemoryGroup group(int64_t{100} << 20);
+  expect_refused(
+      group.run_within("chat" + of_model + "chat_template=chatml <" + text + kErrorsOnly), 3,
+      {" of text at a time needs ", "a shorter message takes less"});
 }
 
 TEST(SlowMemoryLimit, WithoutProcItIsUnknown) {

@@ -44,12 +44,16 @@ TEST(MergedSource, HasTheHeadThatRepeatsTheEmbeddingOverAnUntiedModel) {
 TEST(MergedSource, AsksForRoomBeforeItReads) {
   const ModelFiles files = open_model(golden_path("gqa_tied").string());
   const WeightedAdapter adapter{golden_path("lora").string()};
-  std::vector<int64_t> asked;
+  std::vector<int64_t> asked, held;
   const MergedSource merged(make_recipe({}), files, {adapter},
-                            [&](int64_t bytes) { asked.push_back(bytes); });
+                            [&](int64_t bytes, int64_t held_then) {
+                              asked.push_back(bytes);
+                              held.push_back(held_then);
+                            });
   ASSERT_EQ(asked.size(), 2u);
   EXPECT_EQ(asked[0], merged.held_bytes());
   EXPECT_EQ(asked[1], merged.most_bytes() - merged.held_bytes());
+  EXPECT_EQ(held, (std::vector<int64_t>{0, merged.held_bytes()}));
   int64_t values = 0;
   for (const PeftTensor& tensor : read_peft_adapter(adapter.directory).tensors) {
     values += tensor.size() * int64_t{sizeof(float)};

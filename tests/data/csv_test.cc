@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include "data/records.h"
 #include "tests/cli/run_program.h"
 #include "tests/support/errors.h"
+#include "tests/support/read_records.h"
 
 namespace jackscrew {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "data/records.h"
 #include "tests/data/dataset_fixture.h"
+#include "tests/support/read_records.h"
 
 namespace jackscrew {
 namespace {

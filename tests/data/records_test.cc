@@ -6,6 +6,7 @@
 
 #include <tuple>
 
+#include "tests/support/read_records.h"
 #include "tests/text/fixture.h"
 
 namespace jackscrew {

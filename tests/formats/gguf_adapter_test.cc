@@ -105,6 +105,36 @@ TEST_F(GgufAdapterTest, HasTheFactorsUnderTheNamesOfTheirWeights) {
   }
 }
 
+// Values are in memory a part at a time; where rows are interleaved, parts are of whole heads.
+TEST_F(GgufAdapterTest, WritesLargeFactorsInParts) {
+  PeftAdapter adapter = read_peft_adapter(golden_path("lora"));
+  const ModelConfig config = config_of("gqa_tied");
+  constexpr int64_t kRank = 12000;
+  const std::string module = "model.layers.1.self_attn.q_proj.";
+  for (PeftTensor& tensor : adapter.tensors) {
+    if (!tensor.name.starts_with(module)) continue;
+    const bool is_b = tensor.name.ends_with("lora_B.weight");
+    tensor.shape[is_b ? 1 : 0] = kRank;
+    std::vector<float>& own = filled_.emplace_back(static_cast<size_t>(tensor.size()));
+    for (size_t i = 0; i < own.size(); ++i) own[i] = static_cast<float>(i);
+    tensor.dtype = DType::f32;
+    tensor.bytes = {reinterpret_cast<const uint8_t*>(own.data()), own.size() * sizeof(float)};
+  }
+  const GgufFile file = write("gqa_tied", adapter);
+  EXPECT_EQ(values_of(file, "blk.1.attn_q.weight.lora_a"),
+            array_of(adapter, module + "lora_A.weight").values());
+  const std::vector<float> rows = values_of(file, "blk.1.attn_q.weight.lora_b");
+  ASSERT_EQ(std::ssize(rows), config.num_attention_heads * config.head_dim * kRank);
+  const int64_t half = config.head_dim / 2;
+  for (int64_t row = 0; row < config.num_attention_heads * config.head_dim; ++row) {
+    const int64_t head = row / config.head_dim, within = row % config.head_dim;
+    const int64_t from = head * config.head_dim + within % 2 * half + within / 2;
+    for (const int64_t i : {int64_t{0}, kRank - 1}) {
+      ASSERT_EQ(rows[static_cast<size_t>(row * kRank + i)], static_cast<float>(from * kRank + i));
+    }
+  }
+}
+
 // What llama.cpp will compute, alpha / rank of the file times B, is each module's own scale.
 TEST_F(GgufAdapterTest, BringsEveryScaleIntoB) {
   const PeftAdapter adapter = read_peft_adapter(golden_path("lora_patterns"));

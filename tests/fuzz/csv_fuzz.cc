@@ -1,8 +1,8 @@
 // .csv: as rows, and as records.
 #include "data/csv.h"
 
-#include "data/records.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/support/read_records.h"
 
 void jackscrew::parse_input(std::string_view bytes) {
   accepts([&] {

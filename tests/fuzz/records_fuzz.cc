@@ -1,7 +1,6 @@
 // .jsonl and .json: the same bytes as either.
-#include "data/records.h"
-
 #include "tests/fuzz/fuzz.h"
+#include "tests/support/read_records.h"
 
 void jackscrew::parse_input(std::string_view bytes) {
   for (const char* name : {"train.jsonl", "train.json"}) {

@@ -247,5 +247,11 @@ TEST_F(MemoryTest, StepsAllocateNothing) {
   }
 }
 
+TEST(HostMemory, NamesWhatIsHeldAlready) {
+  constexpr int64_t kMore = int64_t{1} << 55;  // than any machine has
+  expect_error(ErrorKind::does_not_fit, "of memory beside 3.0 MiB that it holds",
+               [] { require_host_memory(kMore, make_recipe({}), "raise the limit", 3 << 20); });
+}
+
 }  // namespace
 }  // namespace jackscrew

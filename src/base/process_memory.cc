@@ -1,7 +1,9 @@
 #include "base/process_memory.h"
 
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/resource.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <array>
@@ -191,6 +193,19 @@ int64_t available_memory_bytes() {
   const int64_t machine = read_kib_line("/proc/meminfo", "MemAvailable:");
   const auto limit = memory_limit();
   return limit ? std::min(machine, limit->available) : machine;
+}
+
+bool files_take_memory(const fs::path& path) {
+  std::error_code error;
+  fs::path at = fs::absolute(path, error);
+  if (error) return false;
+  struct statfs found {};
+  while (::statfs(at.c_str(), &found) != 0) {
+    const fs::path above = at.parent_path();
+    if (above == at) return false;
+    at = above;
+  }
+  return found.f_type == TMPFS_MAGIC || found.f_type == RAMFS_MAGIC;
 }
 
 }  // namespace jackscrew

@@ -47,4 +47,9 @@ std::optional<AddressLimit> address_limit();
 // memory_limit() leaves less); 0 when unknown.
 int64_t available_memory_bytes();
 
+// Whether a file at `path` takes memory, not room on a disk: it would lie in a tmpfs or ramfs,
+// whose files count towards memory limits. Where nothing is at `path` yet, the directory decides in
+// which it would be made.
+bool files_take_memory(const fs::path& path);
+
 }  // namespace jackscrew

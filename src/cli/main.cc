@@ -1,6 +1,7 @@
 // The program's entry point: selects the subcommand and turns errors into messages and exit codes.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <malloc.h>
 
 #include <csignal>
 #include <cstdio>
@@ -14,6 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/map_guard.h"
+#include "base/process_memory.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
@@ -110,6 +112,14 @@ int report_bug(const std::exception& error) {
   return report_error(error.what(), "this is a bug in jackscrew: please report it", 1);
 }
 
+// Under a limit on addresses, threads share one heap. Otherwise each reserves 64 MiB of addresses
+// for a heap of its own, at any moment: also between the look at what is left for oneDNN's code
+// (kernels/cpu/gemm.cc) and its making, which would then end in an abort. Must come before the
+// first thread.
+void share_heap_under_limit() {
+  if (address_limit()) ::mallopt(M_ARENA_MAX, 1);
+}
+
 int guarded_main(int argc, char** argv) {
   try {
     const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
@@ -144,6 +154,7 @@ int guarded_main(int argc, char** argv) {
 int main(int argc, char** argv) {
   jackscrew::open_missing_descriptors();
   jackscrew::set_spinning(argv);
+  jackscrew::share_heap_under_limit();
   const jackscrew::BusErrors bus_errors;  // a mapped file cut short is an error with its name
   std::signal(SIGXFSZ, SIG_IGN);          // so is a limit on the size of files (ulimit -f)
   const jackscrew::PoliteWaiting waiting;

@@ -106,6 +106,9 @@ void print_table(const Recipe& recipe, const ModelFiles& files, const SessionPla
                   "counted");
   fmt::print("  disk\n");
   print_disk(recipe, disk_of(recipe, files));
+  if (!recipe.output_dir.empty() && files_take_memory(recipe.output_dir)) {
+    fmt::print("    output_dir is in memory (tmpfs): these files take memory beside the above\n");
+  }
 }
 
 // Compares the plan with the budget and, where the device has none, with what the machine has free.

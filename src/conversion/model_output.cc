@@ -10,6 +10,7 @@
 #include "base/directory.h"
 #include "base/error.h"
 #include "base/output_name.h"
+#include "base/process_memory.h"
 #include "base/shell_word.h"
 #include "base/text.h"
 #include "data/data_files.h"
@@ -17,6 +18,7 @@
 #include "formats/hf_config.h"
 #include "formats/peft.h"
 #include "report/progress.h"
+#include "session/fit.h"
 #include "session/model_files.h"
 #include "text/tokenizer/tokenizer_files.h"
 
@@ -212,7 +214,7 @@ ModelOutput::ModelOutput(const Recipe& recipe, const std::string& command)
     : target_(target_of(recipe, command)),
       format_(format_of(recipe, target_)),
       sources_(sources_of(recipe)),
-      overwrite_(recipe.overwrite) {
+      recipe_(recipe) {
   check();
   require_temporary_name(target_);
   require_no_writer(target_);
@@ -263,7 +265,7 @@ void ModelOutput::check() const {
     throw PlaceTaken(fmt::format("{} is not a GGUF file, and would be lost", name),
                      "give another output, or move it away");
   }
-  if (overwrite_) return;
+  if (recipe_.overwrite) return;
   const std::string unfinished = name + kUnfinishedSuffix;
   throw PlaceTaken(
       fmt::format("{} exists already", name),
@@ -294,6 +296,10 @@ void ModelOutput::require_space(const FileSizes& files) const {
                     human_bytes(files.all), human_bytes(static_cast<int64_t>(space.available))),
         "free some of it, or give an output on another disk");
   }
+  if (!files_take_memory(parent)) return;
+  require_host_memory(
+      files.all, recipe_,
+      fmt::format("{} is in memory (tmpfs): give an output on a disk", target_.string()));
 }
 
 void ModelOutput::begin(const FileSizes& files) {

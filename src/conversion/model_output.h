@@ -70,7 +70,8 @@ class ModelOutput {
   const fs::path& target() const { return target_; }
   // The directory or the file to write to, from begin() to commit(); it has a temporary name.
   const fs::path& path() const { return directory_ ? directory_->path() : file_->path(); }
-  // Throws Error(generic) where the disk has less free, or no file may be as large as the largest.
+  // Throws Error(generic) where the disk has less free, or no file may be as large as the largest;
+  // Error(does_not_fit) where they would lie in memory (tmpfs), which has less free.
   void require_space(const FileSizes& files) const;
   // Prepares the place for a model in such files. Throws Error(generic) where that fails or another
   // process is writing there.
@@ -88,7 +89,7 @@ class ModelOutput {
   fs::path target_;
   ModelFormat format_;
   std::vector<std::string> sources_;  // which may not be replaced
-  bool overwrite_;
+  Recipe recipe_;
   // From begin() on, one of them.
   std::optional<AtomicDirectory> directory_;
   std::optional<AtomicFile> file_;

@@ -61,7 +61,7 @@ int64_t beside_the_ledger(int64_t booked, const Recipe& recipe, bool beside_gpu)
 
 // Why bytes of the machine's memory are refused.
 struct Shortage {
-  int64_t left;      // for what is booked, and for data and decompositions
+  int64_t left;      // for what is booked, and for data, files and decompositions
   std::string text;  // what follows on the words that say what is needed
 };
 
@@ -139,21 +139,29 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
                ? ""
                : fmt::format(" and {} for {}", human_bytes(bytes), purpose);
   };
+  constexpr const char* kFilesInMemory = "files of output_dir, which is in memory (tmpfs)";
   const std::string for_more = beside_it(use.data_bytes, "data") +
+                               beside_it(use.file_bytes, kFilesInMemory) +
                                beside_it(plan.decomposition_bytes, "the largest decomposition");
-  const auto shortage =
-      find_shortage(in_machine, checked_add(use.data_bytes, plan.decomposition_bytes),
-                    beside_the_ledger(in_machine, recipe, own.has_value()),
-                    budgets_machine(recipe, plan, *device));
+  const auto shortage_with = [&](int64_t more) {
+    return find_shortage(in_machine, more, beside_the_ledger(in_machine, recipe, own.has_value()),
+                         budgets_machine(recipe, plan, *device));
+  };
+  const int64_t without_files = checked_add(use.data_bytes, plan.decomposition_bytes);
+  const auto shortage = shortage_with(checked_add(without_files, use.file_bytes));
   if (!shortage) return;
-  const int64_t left = shortage->left - use.data_bytes;
+  const std::string what = all_needed(shortage->left) + for_more + shortage->text;
+  if (!shortage_with(without_files)) {
+    throw Error(ErrorKind::does_not_fit, what, "give an output_dir on a disk");
+  }
+  const int64_t left = shortage->left - use.data_bytes - use.file_bytes;
   // Beside a GPU, what is advised is taken to need as much for decompositions.
   if (own) {
     budget.host = std::max<int64_t>(0, left - plan.decomposition_bytes);
   } else {
     budget.together = std::max<int64_t>(0, left);
   }
-  refuse(all_needed(shortage->left) + for_more + shortage->text);
+  refuse(what);
 }
 
 void require_host_memory(int64_t booked, const Recipe& recipe, const std::string& hint,
@@ -185,6 +193,7 @@ MachineMemory machine_memory(const Recipe& recipe, const SessionUse& use, const 
   out.needed = plan.host.peak + (beside ? 0 : plan.ledger.peak);
   out.needed += beside_the_ledger(out.needed, recipe, beside);
   out.needed = checked_add(out.needed, use.data_bytes);
+  out.needed = checked_add(out.needed, use.file_bytes);
   out.needed = checked_add(out.needed, plan.decomposition_bytes);
   if (const auto limit = memory_limit()) out.available = limit->available;
   const int64_t available = available_memory_bytes();  // 0: not known

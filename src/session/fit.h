@@ -28,7 +28,7 @@ bool budgets_machine(const Recipe& recipe, const SessionPlan& plan, const Device
 // hint. Without a device_memory, the device's free memory is the limit and, unless there is a
 // host_memory, the machine's free memory for what lies beside it; where the device computes in the
 // host's memory, the machine's free memory for both together, unless budgets_machine(). What the
-// data and decompositions take is of the machine's memory, not of the budgets.
+// data, files in memory and decompositions take is of the machine's memory, not of the budgets.
 void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse& use,
                  const SessionPlan& plan);
 

@@ -19,6 +19,8 @@ struct SessionUse {
   bool compares = false;  // texts under two models, as they are stored
   // Host memory that the data are still to take beside the session.
   int64_t data_bytes = 0;
+  // Host memory that files of output_dir are still to take, where they take any.
+  int64_t file_bytes = 0;
   // For the hint of a session that does not train and does not fit: what would take less memory.
   const char* remedy = "take a smaller sequence_len";
 };

@@ -188,10 +188,11 @@ std::vector<std::vector<uint8_t>> Crew::begin_together(const std::function<void(
   return results;
 }
 
-SessionPlan Crew::rehearse(const DataMemory& data) {
+SessionPlan Crew::rehearse(const DataMemory& data, int64_t file_bytes) {
   // A rank that is not alone also has the message by which the step goes from one to the other.
   const int64_t of_step = checked_mul(data.step, is_alone() ? 1 : 2);
   use_.data_bytes = checked_add(data.planning, of_step);
+  use_.file_bytes = file_bytes;
   SessionPlan plan;
   std::vector<RankFacts> all;
   if (!is_alone()) {

@@ -40,10 +40,10 @@ class Crew : public ResultSource {
   const SessionUse& use() const { return use_; }
 
   // Every rank rehearses its part; returns rank 0's plan. `data` is what the data are still to
-  // take. Warns where ranks were started with different recipes. Throws Error(does_not_fit) where a
-  // rank does not fit, or where the ranks of one machine do not fit together, and the errors of
-  // opening.h.
-  SessionPlan rehearse(const DataMemory& data);
+  // take, `file_bytes` the memory that files of output_dir are. Warns where ranks were started with
+  // different recipes. Throws Error(does_not_fit) where a rank does not fit, or where the ranks of
+  // one machine do not fit together, and the errors of opening.h.
+  SessionPlan rehearse(const DataMemory& data, int64_t file_bytes = 0);
   // Creates the sessions of all ranks.
   void load(const SessionPlan& plan, const ProgressStyle& style);
   // This process's session.

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/directory.h"
+#include "base/process_memory.h"
 #include "data/dataset.h"
 #include "session/fingerprint.h"
 #include "session/loading.h"
@@ -127,6 +129,18 @@ int64_t bytes_to_write(DiskPlan disk, int64_t masters, const fs::path& output_di
   }
   disk.masters = masters;
   return disk.peak() - std::min(there, disk.all_checkpoints());
+}
+
+int64_t bytes_in_memory(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
+                        int64_t total_steps) {
+  if (!files_take_memory(recipe.output_dir)) return 0;
+  const DiskPlan disk = plan_disk(recipe, files, tokenizer, total_steps);
+  const int64_t wanted = bytes_to_write(disk, disk.masters, recipe.output_dir);
+  // The file system refuses what it has no room for, and a full one ends no run.
+  std::error_code unknown;
+  const fs::space_info space = fs::space(recipe.output_dir, unknown);
+  if (unknown || std::cmp_greater_equal(space.available, wanted)) return wanted;
+  return static_cast<int64_t>(space.available);
 }
 
 }  // namespace jackscrew

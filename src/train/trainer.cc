@@ -139,8 +139,10 @@ class Trainer {
 
   // Opens the model on all ranks, as it is before the first step.
   void open_session() {
-    plan_ = crew_->rehearse(data_memory(recipe_, data_, *sampler_, total_steps_));
     recipe_.output_dir = claim_->path().string();
+    const int64_t in_files =
+        start_.finished ? 0 : bytes_in_memory(recipe_, files_, tokenizer_, total_steps_);
+    plan_ = crew_->rehearse(data_memory(recipe_, data_, *sampler_, total_steps_), in_files);
     crew_->load(plan_, console_.style);
     info_ = describe_run(recipe_, files_, tokenizer_, crew_->session(), data_.inputs.data);
     crew_->begin_run(total_steps_);

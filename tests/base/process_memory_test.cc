@@ -122,5 +122,16 @@ TEST_F(MemoryLimits, AreAbsentWhereNothingLimits) {
   EXPECT_FALSE(memory_limit(root()));
 }
 
+// procfs has no room for files of anybody.
+TEST(FilesInMemory, AreThoseOfATmpfs) {
+  EXPECT_FALSE(files_take_memory("/proc/self/status"));
+  EXPECT_FALSE(files_take_memory("/proc/there/is/none"));
+  if (!fs::exists("/dev/shm") || fs::space("/dev/shm").capacity == 0) {
+    GTEST_SKIP() << "no tmpfs at /dev/shm";
+  }
+  EXPECT_TRUE(files_take_memory("/dev/shm"));
+  EXPECT_TRUE(files_take_memory("/dev/shm/jackscrew_none/of/these"));
+}
+
 }  // namespace
 }  // namespace jackscrew

@@ -5,11 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <fstream>
-
 #include "base/process_memory.h"
 #include "tests/cli/expect_refused.h"
-#include "tests/cli/memory_group.h"
+#include "tests/support/memory_group.h"
 #include "tests/support/sanitizer.h"
 #include "tests/support/tiny_run.h"
 

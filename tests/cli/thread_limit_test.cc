@@ -1,4 +1,4 @@
-// A system that starts no threads, through the program.
+// A system that starts no threads, or has no addresses for them, through the program.
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -66,6 +66,30 @@ TEST(ThreadLimit, CountsAllThatAreWanted) {
   const Outcome many = with("32");
   EXPECT_EQ(many.exit_code, 3) << many.out;
   EXPECT_NE(many.out.find("the system starts no more threads"), std::string::npos) << many.out;
+}
+
+// A heap for each thread would take what was there for the code of a product.
+TEST(ThreadLimit, ThreadsTakeNoAddressesFromProducts) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer wants more than any limit on addresses leaves";
+  const TinyRun tiny("thread_addresses");
+  const auto within = [](int64_t mib, const std::string& arguments) {
+    return run_shell("ulimit -v " + std::to_string(mib << 10) + " || exit 99; exec " +
+                     std::string(kProgram) + " " + arguments + " 2>&1");
+  };
+  // Below that the program does not even start.
+  int64_t least = 16;
+  while (least < 1024 && within(least, "--version").exit_code != 0) least += 8;
+  const std::string train =
+      tiny.train("out", "method=full threads=4 max_steps=1 report_samples=0 overwrite=true");
+  bool fits = false;
+  for (int64_t more = 40; more <= 136; more += 4) {
+    const Outcome outcome = within(least + more, train);
+    fits = outcome.exit_code == 0;
+    EXPECT_TRUE(fits || outcome.exit_code == 3)
+        << least + more << " MiB: " << outcome.exit_code << "\n"
+        << outcome.out;
+  }
+  EXPECT_TRUE(fits);
 }
 
 }  // namespace

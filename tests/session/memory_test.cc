@@ -147,6 +147,30 @@ TEST_F(MemoryTest, DataAreOfTheMachinesMemory) {
   EXPECT_NO_THROW(require_fit(budgeted, files_, use, plan));
 }
 
+// Nor does one of files that lie in memory; where they alone are too much, that is the hint.
+TEST_F(MemoryTest, FilesInMemoryAreOfTheMachinesMemory) {
+  const Recipe free = make_recipe(settings_of("sequence_len=32"));
+  SessionUse use = training_use(free);
+  const SessionPlan plan = Session::rehearse(free, files_, use);
+  const int64_t without = machine_memory(free, use, plan).needed;
+  use.file_bytes = 12345;
+  EXPECT_EQ(machine_memory(free, use, plan).needed, without + 12345);
+  EXPECT_NO_THROW(require_fit(free, files_, use, plan));
+  use.file_bytes = int64_t{1} << 50;
+  if (available_memory_bytes() == 0) GTEST_SKIP() << "the system does not say what is free";
+  try {
+    require_fit(free, files_, use, plan);
+    ADD_FAILURE() << "nothing was refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::does_not_fit);
+    EXPECT_NE(std::string(error.what())
+                  .find(" and 1048576.00 GiB for files of output_dir, which is in memory (tmpfs)"),
+              std::string::npos)
+        << error.what();
+    EXPECT_EQ(error.hint(), "give an output_dir on a disk");
+  }
+}
+
 // Nor does one of what a decomposition takes for a moment, in no ledger.
 TEST_F(MemoryTest, DecompositionsAreOfTheMachinesMemory) {
   const std::string galore = "sequence_len=32 method=galore galore_side=big ";

@@ -7,6 +7,11 @@
 // tiles, 512 x 1088, 2.3 MiB in f32 and 2.1 MiB in bf16), what it allocates while it computes (2.1
 // MiB more for such a tile in bf16), a tile that is computed apart from the result (at most 1 MiB)
 // and, for bf16 on x86-64-v3 only, 1.25 MiB of widened tiles.
+//
+// Under a limit on addresses (RLIMIT_AS or RLIMIT_DATA), a product looks for room before oneDNN
+// makes its code, and throws Error(does_not_fit) where there is none. This holds in a process whose
+// threads share one heap (mallopt(M_ARENA_MAX, 1) before the first thread, as main() does):
+// otherwise heaps of other threads may take that room in between, and oneDNN ends the process.
 #pragma once
 
 #include <cstdint>

@@ -99,7 +99,7 @@ GgufModel gguf_model(const Recipe& recipe, const ModelFiles& files,
   if (tokenizer.data().add_eos) {
     notes.push_back("as the file that was read says, llama.cpp will put EOS behind every prompt");
   }
-  if (const std::string text = changed_in_gguf(tokenizer.data(), model.tokenizer); !text.empty()) {
+  if (const std::string text = changed_in_gguf(tokenizer, model.tokenizer); !text.empty()) {
     notes.push_back(
         fmt::format("GGUF cannot say all of this tokenizer: \"{}\", for one, will be "
                     "cut into other tokens, at least behind a special one or at the beginning",

@@ -321,12 +321,17 @@ TEST(SlowMemoryLimit, ReadsATokenizerWithinWhatWasChecked) {
     }
   }
   fs::create_directory(tiny.path("large"));
-  expect_done_or_refused(
-      tiny,
-      fmt::format("data preview tokenizer={} data={} threads=1 --quiet",
-                  fs::path(tiny.file("large/tokenizer.json", json.dump())).parent_path().string(),
-                  tiny.data()),
-      4);
+  const fs::path large = fs::path(tiny.file("large/tokenizer.json", json.dump())).parent_path();
+  const std::string preview = "data preview threads=1 --quiet data=" + tiny.data() + " tokenizer=";
+  expect_done_or_refused(tiny, preview + large.string(), 4);
+  // The same in a GGUF file.
+  tiny.must_train("wide", "max_steps=1 method=full model=" + wide_config(tiny, 51'000, 16, 32));
+  const std::string gguf = tiny.path("large.gguf").string();
+  ASSERT_EQ(run("export threads=1 --quiet model=" + tiny.path("wide").string() +
+                " tokenizer=" + large.string() + " output=" + gguf)
+                .exit_code,
+            0);
+  expect_done_or_refused(tiny, preview + gguf, 4);
 }
 
 // An adapter is written as it is, in parts.

@@ -113,8 +113,8 @@ GgufTokenizerMetadata to_gguf_tokenizer(const TokenizerData& data) {
   return out;
 }
 
-std::string changed_in_gguf(const TokenizerData& data, const GgufTokenizerMetadata& written) {
-  const Tokenizer before(data);
+std::string changed_in_gguf(const Tokenizer& before, const GgufTokenizerMetadata& written) {
+  const TokenizerData& data = before.data();
   TokenizerData read = gguf_tokenizer_data(written, "what is written");
   // Names such as "qwen2" say here that letters and their marks are composed; llama.cpp does not.
   if (written.model == "gpt2") read.normalizer.clear();

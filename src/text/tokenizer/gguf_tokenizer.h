@@ -13,9 +13,9 @@ namespace jackscrew {
 // GGUF has no name for.
 GgufTokenizerMetadata to_gguf_tokenizer(const TokenizerData& data);
 
-// A text that `data` encodes differently after it has been written to such a file and read back as
-// llama.cpp does; empty: none was found. A GGUF file says less than a tokenizer.json about what
-// goes before a text and after special tokens.
-std::string changed_in_gguf(const TokenizerData& data, const GgufTokenizerMetadata& written);
+// A text that the tokenizer encodes differently after it has been written to such a file and read
+// back as llama.cpp does; empty: none was found. A GGUF file says less than a tokenizer.json about
+// what goes before a text and after special tokens.
+std::string changed_in_gguf(const Tokenizer& before, const GgufTokenizerMetadata& written);
 
 }  // namespace jackscrew

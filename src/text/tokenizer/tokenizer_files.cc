@@ -9,6 +9,7 @@
 #include "base/directory.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/process_memory.h"
 #include "text/tokenizer/sentencepiece.h"
 #include "text/tokenizer/tiktoken.h"
 #include "text/tokenizer/tokenizer_config.h"
@@ -177,6 +178,10 @@ std::optional<TokenizerData> parse_tokenizer_texts(const TokenizerTexts& texts,
 }
 
 TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::string& where) {
+  // The vocabulary and the tokenizer that is made of it: 370 bytes a token, of 400,000 of them.
+  constexpr int64_t kOfToken = 400;
+  require_memory(checked_mul(std::ssize(from.tokens), kOfToken), "the tokenizer in " + where,
+                 "close other programs, or raise the limit");
   try {
     return data_of_gguf(from);
   } catch (const Error& error) {

@@ -55,7 +55,8 @@ void apply_templates(TokenizerData& data, const std::filesystem::path& directory
 // What to do about a tokenizer of a GGUF file that cannot be used.
 inline constexpr const char* kGiveOwnTokenizer = "give its own tokenizer: tokenizer=DIR";
 
-// `where` is for messages. Throws Error(model) for an unknown tokenizer model or pre-tokenizer.
+// `where` is for messages. Throws Error(model) for an unknown tokenizer model or pre-tokenizer,
+// Error(does_not_fit) where a memory limit does not leave what a Tokenizer of it takes.
 TokenizerData gguf_tokenizer_data(const GgufTokenizerMetadata& from, const std::string& where);
 
 }  // namespace jackscrew

@@ -77,7 +77,7 @@ TEST(GgufTokenizer, ByteLevelComesBack) {
     data.add_bos = true;
     data.bos = 1;
     expect_same_ids(data, sentencepiece_lines());
-    EXPECT_EQ(changed_in_gguf(data, to_gguf_tokenizer(data)), "");
+    EXPECT_EQ(changed_in_gguf(Tokenizer(data), to_gguf_tokenizer(data)), "");
     const TokenizerData back = there_and_back(data);
     EXPECT_EQ(back.tokens, data.tokens);
     EXPECT_EQ(back.kinds, data.kinds);
@@ -150,7 +150,7 @@ TEST(GgufTokenizer, SentencePieceComesBack) {
   EXPECT_EQ(written.model, "llama");
   EXPECT_EQ(written.token_types[static_cast<size_t>(data.unk)], 2);
   EXPECT_EQ(std::ranges::count(written.token_types, 6), 256);
-  EXPECT_EQ(changed_in_gguf(data, written), "");
+  EXPECT_EQ(changed_in_gguf(Tokenizer(data), written), "");
   // Its <tool> is normalized, and no space goes behind it.
   nlohmann::json lines;
   for (const std::string line : sentencepiece_lines()) {
@@ -178,16 +178,16 @@ TEST(GgufTokenizer, OnlyATokenThatSpellsAByteIsOne) {
 TEST(GgufTokenizer, SaysWhichTextChanges) {
   for (const char* name : {"metaspace", "llama2"}) {
     const TokenizerData data = golden_data(name);
-    EXPECT_NE(changed_in_gguf(data, to_gguf_tokenizer(data)), "") << name;
+    EXPECT_NE(changed_in_gguf(Tokenizer(data), to_gguf_tokenizer(data)), "") << name;
   }
   // Only some names stand for a tokenizer that composes letters and their marks.
   TokenizerData composes = golden_data("smollm");
   composes.normalizer = {NormalizerStep{}};
-  EXPECT_EQ(changed_in_gguf(composes, to_gguf_tokenizer(composes)), "cafe\u0301");
+  EXPECT_EQ(changed_in_gguf(Tokenizer(composes), to_gguf_tokenizer(composes)), "cafe\u0301");
   // By this one they are composed here, but not in llama.cpp.
   composes.set_pre_tokenizer("qwen2");
   EXPECT_EQ(to_gguf_tokenizer(composes).pre, "qwen2");
-  EXPECT_EQ(changed_in_gguf(composes, to_gguf_tokenizer(composes)), "cafe\u0301");
+  EXPECT_EQ(changed_in_gguf(Tokenizer(composes), to_gguf_tokenizer(composes)), "cafe\u0301");
 }
 
 // Nothing is made of it here, but others heed it.

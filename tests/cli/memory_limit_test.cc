@@ -309,8 +309,8 @@ TEST(SlowMemoryLimit, ReadsATokenizerWithinWhatWasChecked) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer keeps what was freed";
   const TinyRun tiny("memory_tokenizer");
   tiny.must_train("base", "max_steps=1 method=full");
-  auto json = nlohmann::json::parse(tiny.text("base/tokenizer.json"));
-  auto& model = json["model"];
+  auto root = nlohmann::json::parse(tiny.text("base/tokenizer.json"));
+  auto& model = root["model"];
   std::vector<std::string> words(1);  // each is one before it and a letter
   for (size_t i = 0; words.size() < 50'000; ++i) {
     for (char letter = 'a'; letter <= 'z'; ++letter) {
@@ -321,7 +321,7 @@ TEST(SlowMemoryLimit, ReadsATokenizerWithinWhatWasChecked) {
     }
   }
   fs::create_directory(tiny.path("large"));
-  const fs::path large = fs::path(tiny.file("large/tokenizer.json", json.dump())).parent_path();
+  const fs::path large = fs::path(tiny.file("large/tokenizer.json", root.dump())).parent_path();
   const std::string preview = "data preview threads=1 --quiet data=" + tiny.data() + " tokenizer=";
   expect_done_or_refused(tiny, preview + large.string(), 4);
   // The same in a GGUF file.

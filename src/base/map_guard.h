@@ -23,8 +23,8 @@ namespace jackscrew {
 void guard_map(const void* data, size_t size, const fs::path& path, int descriptor);
 void unguard_map(const void* data);
 
-// Says of the guarded map that holds `data` that it is read again and again: check_maps() looks at
-// its file's size, too. Others may be cut short once they are read.
+// Says of the guarded map that holds `data`, weights of a model's file, that it is read again and
+// again: check_maps() looks at its file's size, too. Others may be cut short once they are read.
 void read_in_place(const void* data);
 
 // Throws Unreadable(`kind`) naming the file where bytes of the guarded map that holds `data` were

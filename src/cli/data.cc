@@ -320,13 +320,22 @@ struct DataSummary {
   int64_t repeated = 0;
   int64_t shortest = 0, median = 0, longest = 0;
   double mean = 0;
-  double trained_share = 0;     // of tokens
-  int64_t rows = 0, steps = 0;  // of an epoch
+  double trained_share = 0;  // of tokens
+  // An epoch is of what val_size leaves.
+  int64_t held_out = 0;  // examples
+  int64_t rows = 0, steps = 0;
   double fill_rate = 0;
 };
 
 double share_of(int64_t part, int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
+}
+
+// A recipe's val_size is of its own data, not of others that the command line names.
+bool holds_out(const Recipe& recipe) {
+  const bool is_of_other_data = recipe.options.origin("data") == kCommandLine &&
+                                recipe.options.origin("val_size") != kCommandLine;
+  return recipe.val_size > 0 && !is_of_other_data;
 }
 
 DataSummary summarise(const Reader& reader) {
@@ -336,13 +345,21 @@ DataSummary summarise(const Reader& reader) {
                     DataPart::train, {.weights = recipe.data_weights});
   DataSummary out;
   out.repeated = repeated_examples(data);
-  if (recipe.val_size > 0) {
-    data = data.split(recipe.val_size, recipe.seed, recipe.data_weights).first;
+  const auto weighted = [&](Dataset of) {
+    return recipe.data_weights.empty() ? std::move(of)
+                                       : of.weighted(recipe.data_weights, recipe.seed);
+  };
+  std::optional<Dataset> left;
+  if (holds_out(recipe)) {
+    left = data.split(recipe.val_size, recipe.seed, recipe.data_weights).first;
+    out.held_out = data.size() - left->size();
+    left = weighted(*std::move(left));
   }
-  if (!recipe.data_weights.empty()) data = data.weighted(recipe.data_weights, recipe.seed);
+  data = weighted(std::move(data));
   const BatchSampler sampler(
-      data, {recipe.sequence_len, recipe.micro_batch_size, recipe.gradient_accumulation_steps,
-             recipe.packing, recipe.seed, virtual_tokens(recipe)});
+      left ? *left : data,
+      {recipe.sequence_len, recipe.micro_batch_size, recipe.gradient_accumulation_steps,
+       recipe.packing, recipe.seed, virtual_tokens(recipe)});
   std::vector<int64_t> lengths;
   reserve_within_limit(lengths, static_cast<size_t>(data.size()), kExamples);
   for (int64_t i = 0; i < data.size(); ++i) lengths.push_back(data.length(i));
@@ -372,7 +389,10 @@ void print_summary_json(const DataSummary& summary) {
   json.add("bad_records", counts.bad).add("repeated", summary.repeated);
   json.add("tokens", counts.tokens).add("trained_tokens", counts.trained_tokens);
   json.add("trained_share", summary.trained_share).add("text_bytes", counts.text_bytes);
-  json.add("lengths", lengths).add("rows", summary.rows).add("fill_rate", summary.fill_rate);
+  json.add("lengths", lengths)
+      .add("held_out", summary.held_out)
+      .add("rows", summary.rows)
+      .add("fill_rate", summary.fill_rate);
   json.add("steps_per_epoch", summary.steps).add("warnings", data_warnings(counts));
   fmt::print("{}\n", json.text());
 }
@@ -397,6 +417,10 @@ void print_summary(const DataSummary& summary, const Reader& reader) {
   fmt::print("epoch      {} of {} tokens, {:.1f}% filled ({}); {}\n",
              counted(summary.rows, "sequence"), recipe.sequence_len, 100.0 * summary.fill_rate,
              recipe.packing ? "packed" : "not packed", counted(summary.steps, "step"));
+  if (summary.held_out > 0) {
+    fmt::print("           without {} that val_size holds out\n",
+               counted(summary.held_out, "example"));
+  }
   for (const std::string& line : data_warnings(counts)) warn(line);
 }
 

@@ -95,52 +95,52 @@ std::string held_out_by_run(const Recipe& recipe) {
   return held_out_fingerprint(file.parent_path() / kLogName);
 }
 
-// Refuses examples other than those that the run has held out: it may have learned them. Without
-// its log, warns of what may make them others.
-void check_split(const Recipe& recipe, const Dataset& held_out) {
+// Refuses examples other than those that the run has held out: it may have learned them. Warns of
+// what may make them others where that cannot be seen: without its log, and of windows of a text,
+// which begin elsewhere when their length changes.
+void check_split(const Recipe& recipe, const Dataset& held_out, bool has_windows) {
   const std::vector<std::string> given = given_for_split(recipe.options);
   const std::string& now = held_out.fingerprint();
   const std::string then = held_out_by_run(recipe);
-  if (then.empty()) {
-    if (recipe.options.origin("val_size") == kCommandLine || given.empty()) return;
-    warn(
-        fmt::format("what val_size in {} holds out depends on {}: if training had other values, "
-                    "it has learned some of it",
-                    recipe.file, fmt::join(given, ", ")));
-    return;
+  if (!then.empty() && now != then) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("{}: the run, which held out other examples, may have learned these: {} now, "
+                    "{} then",
+                    recipe.file, now, then),
+        given.empty() ? "the data have changed, or how they are read; data=FILE scores all of a "
+                        "file"
+                      : fmt::format("leave out {}, which may differ from the run's; data=FILE "
+                                    "scores all of a file",
+                                    fmt::join(given, ", ")));
   }
-  if (now == then) return;
-  throw Error(
-      ErrorKind::usage,
-      fmt::format("{}: the run, which held out other examples, may have learned these: {} now, {} "
-                  "then",
-                  recipe.file, now, then),
-      given.empty() ? "the data have changed, or how they are read; data=FILE scores all of a file"
-                    : fmt::format("leave out {}, which may differ from the run's; data=FILE scores "
-                                  "all of a file",
-                                  fmt::join(given, ", ")));
+  const bool is_certain = !then.empty() && !has_windows;
+  if (is_certain || given.empty() || recipe.options.origin("val_size") == kCommandLine) return;
+  warn(
+      fmt::format("what val_size in {} holds out depends on {}: if training had other values, it "
+                  "has learned some of it",
+                  recipe.file, fmt::join(given, ", ")));
 }
 
-// The data sets that are scored. `learner` is that of the run.
-std::vector<Dataset> load_scored(const Recipe& recipe, const std::string& learner,
-                                 const HeldOut& scored, const Tokenizer& tokenizer,
-                                 const ProgressStyle& style) {
-  if (scored.val_size > 0) {
-    warn_of_unused(recipe, "eval", {"stride"}, " with val_size");
-    // The run's virtual tokens took room from its texts, also where its base is scored alone.
-    Recipe reading = recipe;
-    reading.learner = learner;
-    const Dataset all = load_texts(reading, scored.data, tokenizer, DataPart::train,
-                                   TargetUse::scored, style, recipe.data_weights);
-    std::vector<Dataset> parts = {
-        all.split(scored.val_size, recipe.seed, recipe.data_weights).second};
-    check_split(recipe, parts[0]);
-    if (!recipe.quiet) {
-      write_stderr(fmt::format("scoring what val_size holds out of the data: {} of {} examples\n",
-                               parts[0].size(), all.size()));
-    }
-    return parts;
+// What val_size holds out. `reading` reads the data as the run did: its virtual tokens took room
+// from texts, whatever is scored.
+Dataset load_split(const Recipe& reading, const HeldOut& scored, const Tokenizer& tokenizer,
+                   const ProgressStyle& style) {
+  warn_of_unused(reading, "eval", {"stride"}, " with val_size");
+  const Dataset all = load_texts(reading, scored.data, tokenizer, DataPart::train,
+                                 TargetUse::scored, style, reading.data_weights);
+  Dataset part = all.split(scored.val_size, reading.seed, reading.data_weights).second;
+  check_split(reading, part, std::ranges::any_of(data_places(scored.data), has_documents));
+  if (!reading.quiet) {
+    write_stderr(fmt::format("scoring what val_size holds out of the data: {} of {} examples\n",
+                             part.size(), all.size()));
   }
+  return part;
+}
+
+// The data sets that are scored whole.
+std::vector<Dataset> load_scored(const Recipe& recipe, const HeldOut& scored,
+                                 const Tokenizer& tokenizer, const ProgressStyle& style) {
   warn_of_unused(recipe, "eval", {"data_weights"}, " without val_size");
   if (!recipe.random_init) warn_of_unused(recipe, "eval", {"seed"}, " without val_size");
   DatasetOptions options = dataset_options(recipe, tokenizer);
@@ -160,8 +160,8 @@ std::vector<Dataset> load_scored(const Recipe& recipe, const std::string& learne
 }
 
 int score(const Recipe& given) {
-  const Recipe of_run = with_adapter_options(given);
-  Recipe recipe = without_training(of_run);
+  const Recipe with_adapter = with_adapter_options(given);
+  Recipe recipe = without_training(with_adapter);
   recipe.options.require("model", "eval");
   const HeldOut scored = held_out(recipe);
   const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
@@ -169,7 +169,16 @@ int score(const Recipe& given) {
   settle_lengths(recipe, files);
   const Tokenizer tokenizer = make_tokenizer(recipe.tokenizer, files);
   const ProgressStyle style = stderr_style(recipe.quiet);
-  const std::vector<Dataset> parts = load_scored(recipe, of_run.learner, scored, tokenizer, style);
+  std::vector<Dataset> parts;
+  if (scored.val_size > 0) {
+    Recipe reading = recipe;
+    const Recipe& of_run = given.file.empty() ? with_adapter : given;
+    reading.learner = of_run.learner;
+    reading.options = of_run.options;  // its prompt_tokens
+    parts.push_back(load_split(reading, scored, tokenizer, style));
+  } else {
+    parts = load_scored(recipe, scored, tokenizer, style);
+  }
   const SessionUse use = evaluation_use(recipe, files, parts);
   const auto session = open_session(recipe, files, use, style);
   warn_of_product_parameters(*session);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/map_guard.h"
 #include "base/parallel.h"
 #include "base/process_memory.h"
 #include "base/text.h"
@@ -97,6 +98,10 @@ class Encoder {
         ParsedRecord parsed = found.parse(options_.fields);
         encoded[i].record = std::move(parsed.record);
         encoded[i].example = encode_record(tokenizer_, options_, encoded[i].record, found.place);
+        // Its text is the mapped file, which may have been cut short by now.
+        if (const auto* document = std::get_if<DocumentRecord>(&encoded[i].record)) {
+          check_map(document->text.data(), ErrorKind::data);
+        }
         encoded[i].example.notes.named_fields = std::move(parsed.named);
         encoded[i].example.notes.unread = std::move(parsed.unread);
       } catch (...) {

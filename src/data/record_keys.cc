@@ -105,7 +105,7 @@ RecordCounts unread_texts(const RecordJson& object, const RecordFields& fields,
     for (const std::string key : kInputNames) add(key, "field_input=" + key);
   } else if (is_pair) {
     for (const char* key : {"input", "history"}) {
-      add(key, "field_instruction=prompt field_output=completion");
+      add(key, "field_instruction=prompt field_output=" + key_or(fields.output, "completion"));
     }
   }
   return unread;

@@ -34,7 +34,7 @@ inline constexpr const char* kMarks[] = {"label", "kto_tag"};
 
 // Refuses answers with such a mark, which KTO needs: the bad ones would be learned as well. A label
 // of another type is a class, and nothing that is read.
-void refuse_marked(const RecordJson& record, const std::string& place);
+void refuse_marked(const RecordJson& record, const KeysRead& read, const std::string& place);
 
 // Refuses answers about what is not read, as LLaVA and LLaMA-Factory have them.
 void refuse_media(const RecordJson& record, const KeysRead& read, const std::string& place);

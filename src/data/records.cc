@@ -56,7 +56,7 @@ class Reading {
   }
   // The next `bytes` bytes of the file are done.
   void report(size_t bytes) {
-    // Whoever parses a record looks at the file.
+    // Whoever has parsed a record, or encoded a document, looks at the file's size.
     check_pages(map_->bytes().data(), ErrorKind::data);
     if (progress_ && bytes > 0) progress_(static_cast<int64_t>(bytes));
     done_ += bytes;

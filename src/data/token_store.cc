@@ -69,6 +69,7 @@ int64_t TokenStore::length(int64_t example) const {
   const uint64_t begin = example == 0 ? 0 : entry(example - 1).end;
   const uint64_t end = entry(example).end;
   check_pages(file_.bytes().data(), ErrorKind::data);
+  if (end <= begin) check_map(file_.bytes().data(), ErrorKind::data);  // zeros behind a new end
   return static_cast<int64_t>(end - begin);
 }
 

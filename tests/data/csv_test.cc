@@ -149,7 +149,12 @@ TEST(Csv, AnswersMarkedAsBadAreNotTrainedOn) {
   named.instruction = "prompt";
   named.output = "label";
   EXPECT_EQ(read("prompt,completion,label\na,b,true\n", named), 1);
+  named.instruction = "";
+  EXPECT_EQ(read("prompt,completion,label\na,b,true\n", named), 1);
   EXPECT_EQ(read("text,label\na,true\n", {}), 1);
+  named.output = "completion";
+  expect_message(ErrorKind::data, "data.csv:2: preference data",
+                 [&] { read("prompt,completion,label\na,b,true\n", named); });
 }
 
 }  // namespace

@@ -57,9 +57,27 @@ TEST_F(SlowData, StatsAreOfWhatIsNotHeldOut) {
   tiny_.must_train("out", "method=full num_train_epochs=1 packing=false val_size=0.5");
   const json of_run =
       json::parse(run("data stats --json --quiet " + tiny_.path("out/recipe.yaml").string()).out);
-  EXPECT_EQ(of_run["records"], 20);
-  EXPECT_EQ(of_run["examples"], 20);
+  EXPECT_EQ(of_run["records"], 40);
+  EXPECT_EQ(of_run["examples"], 40);
+  EXPECT_EQ(of_run["held_out"], 20);
   EXPECT_EQ(of_run["steps_per_epoch"], tiny_.events("out", "start")[0]["total_steps"]);
+  // Other data are not the recipe's to hold out of; windows of a text are no records.
+  const std::string other = "data stats --json --quiet " + tiny_.path("out/recipe.yaml").string() +
+                            " val_size=20 sequence_len=64 data=";
+  std::string text;
+  while (text.size() < 5000) text += "lifting a jack, and more of them\n";
+  const json of_text = json::parse(run(other + tiny_.file("long.txt", text)).out);
+  EXPECT_EQ(of_text["records"], 1);
+  EXPECT_EQ(of_text["held_out"], 20);
+  const std::string two = tiny_.file("two.jsonl", R"({"text":"one"}
+{"text":"two"}
+)");
+  const json of_other = json::parse(
+      run("data stats --json --quiet " +
+          tiny_.file("held.yaml", "val_size: 500\nmodel: " + tiny_.path("out").string() + "\n") +
+          " data=" + two)
+          .out);
+  EXPECT_EQ(of_other["held_out"], 0);
 }
 
 // Those of a recipe are of its own data sets, not of others that a command is to look at.
@@ -248,7 +266,11 @@ TEST_F(SlowData, EvalOfABaseCutsTextsAsItsRunDid) {
     EXPECT_EQ(scored.exit_code, 0) << scored.out;
     EXPECT_NE(scored.out.find("holds out of the data: " + drawn + "\n"), std::string::npos)
         << scored.out;
+    EXPECT_EQ(scored.out.find("depends on"), std::string::npos) << scored.out;
   }
+  // As many windows begin elsewhere.
+  const Outcome shifted = run(eval + " sequence_len=63 2>&1");
+  EXPECT_NE(shifted.out.find("sequence_len"), std::string::npos) << shifted.out;
 }
 
 // A directory's files are for training or evaluation by their names, and what is not used is said.

@@ -286,8 +286,7 @@ class Renderer {
   // generated is taken for that of a single answer: finding one takes two renderings.
   int64_t not_generated(const Text& text, const std::vector<uint8_t>& generated) const {
     const bool has_any = std::ranges::find(generated, uint8_t{1}) != generated.end();
-    size_t answers = 0;
-    for (size_t i = 0; i < messages_.size(); ++i) answers += is_answer(i) ? 1 : 0;
+    const auto answers = std::ranges::count(messages_, "assistant", &Message::role);
     if (has_any && answers <= 1) return 0;
     const auto is_outside = [&](size_t answer) {
       if (!has_any) return true;

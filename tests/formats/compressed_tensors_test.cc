@@ -168,15 +168,15 @@ TEST_F(CompressedTensors, HaveNothingThatTheirConfigurationDenies) {
 
 // As compressed-tensors packed before April 2025: codes, but no zeros.
 TEST_F(CompressedTensors, HaveZerosAsBytesInOldFiles) {
-  constexpr int64_t kRows = 32, kGroups = 4, kBits = 4;
+  constexpr int64_t kAllRows = 32, kGroups = 4, kBits = 4;
   std::vector<Entry> all = entries("packed_4_order");
   const std::string config = slurp(golden("packed_4_order") / "config.json");
   write(all);
   put("config.json", config);
   const std::vector<float> expected = loaded();
   Entry& zeros = part(all, "weight_zero_point");
-  Entry bytes{{zeros.spec.name, "I8", {kRows, kGroups}}, {}};
-  for (int64_t row = 0; row < kRows; ++row) {
+  Entry bytes{{zeros.spec.name, "I8", {kAllRows, kGroups}}, {}};
+  for (int64_t row = 0; row < kAllRows; ++row) {
     for (int64_t group = 0; group < kGroups; ++group) {
       const uint32_t code = bits_at(zeros.bytes.data() + group * 4, kGroups, row, kBits);
       bytes.bytes.push_back(static_cast<uint8_t>(code - 8));

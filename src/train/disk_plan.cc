@@ -98,7 +98,7 @@ CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files,
 }
 
 DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
-                   int64_t total_steps, const CheckpointInfo* info) {
+                   int64_t total_steps) {
   const int64_t steps = total_steps > 0 ? total_steps : kPlannedSteps;
   const auto session = Session::planned(recipe, files, training_use(recipe));
   session->learner().begin_run(steps);
@@ -108,8 +108,7 @@ DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenize
       result_sizes(result, files, tokenizer, recipe_chat_format(recipe, tokenizer));
   const FileSizes exports = export_sizes(recipe, files, result.weights());
   const FileSizes checkpoint = largest_checkpoint(
-      recipe, info != nullptr ? *info : describe_run(recipe, files, tokenizer, *session, {}),
-      *session, steps);
+      recipe, describe_run(recipe, files, tokenizer, *session, {}), *session, steps);
   disk.masters = session->disk_ledger().peak;  // with the files that rotations wrote beside others
   disk.checkpoints = checkpoints_at_once(recipe, steps);
   disk.result = model.all;

@@ -1,3 +1,8 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
 #include <utility>
 
 #include "base/checked.h"
@@ -22,27 +27,59 @@ int64_t spec_bytes(const SafetensorsSpec& spec) {
   return checked_mul(*count, element);
 }
 
-// The length prefix and the header, padded so that the data begin at a multiple of 8 bytes.
-std::string header_bytes(const std::vector<SafetensorsSpec>& tensors,
-                         const SafetensorsMetadata& metadata) {
-  json header = {{kSafetensorsMetadata, {{"format", "pt"}}}};
-  for (const auto& [key, text] : metadata) header[kSafetensorsMetadata][key] = text;
+// Gives the text of the header in pieces, with the bytes that dump_json() makes of its tree: its
+// members by name. The tree itself would take 2 KiB and more for every tensor, which nobody books.
+void give_header(const std::vector<SafetensorsSpec>& tensors, const SafetensorsMetadata& metadata,
+                 const std::function<void(std::string_view)>& take) {
+  struct Member {
+    std::string_view name;
+    const SafetensorsSpec* spec;  // null: the metadata
+    int64_t begin, end;           // of the tensor's bytes
+  };
+  std::vector<Member> members = {{kSafetensorsMetadata, nullptr, 0, 0}};
+  members.reserve(tensors.size() + 1);
   int64_t offset = 0;
   for (const SafetensorsSpec& spec : tensors) {
-    if (spec.name.empty() || header.contains(spec.name)) {
-      fail(ErrorKind::generic, "tensor name \"{}\" is reserved or declared twice", spec.name);
-    }
     const int64_t end = checked_add(offset, spec_bytes(spec));
-    header[spec.name] = {
-        {"dtype", spec.dtype}, {"shape", spec.shape}, {"data_offsets", {offset, end}}};
+    members.push_back({spec.name, &spec, offset, end});
     offset = end;
   }
-  std::string text = dump_json(header, -1);
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  std::string out;
-  for (size_t i = 0; i < 8; ++i) out += static_cast<char>((text.size() >> (8 * i)) & 0xFF);
-  return out + text;
+  std::ranges::sort(members, {}, &Member::name);
+  std::optional<std::string_view> previous;
+  for (const Member& member : members) {
+    if (member.name.empty() || member.name == previous) {
+      fail(ErrorKind::generic, "tensor name \"{}\" is reserved or declared twice", member.name);
+    }
+    take(previous ? "," : "{");
+    previous = member.name;
+    take(dump_json(json(member.name), -1));
+    if (member.spec == nullptr) {
+      json object = json::object();
+      object["format"] = "pt";
+      for (const auto& [key, text] : metadata) object[key] = text;
+      take(":" + dump_json(object, -1));
+      continue;
+    }
+    take(fmt::format(R"(:{{"data_offsets":[{},{}],"dtype":"{}","shape":[{}]}})", member.begin,
+                     member.end, member.spec->dtype, fmt::join(member.spec->shape, ",")));
+  }
+  take("}");
 }
+
+// The header is padded so that the data begin at a multiple of 8 bytes.
+struct HeaderSize {
+  int64_t text = 0;
+  int64_t padded() const { return (text + 7) / 8 * 8; }
+};
+
+HeaderSize header_size(const std::vector<SafetensorsSpec>& tensors,
+                       const SafetensorsMetadata& metadata) {
+  HeaderSize size;
+  give_header(tensors, metadata, [&](std::string_view piece) { size.text += std::ssize(piece); });
+  return size;
+}
+
+constexpr int64_t kPrefix = 8;  // the bytes of the header's length
 
 }  // namespace
 
@@ -54,14 +91,22 @@ int64_t bytes_of(const std::vector<SafetensorsSpec>& tensors) {
 
 int64_t safetensors_bytes(const std::vector<SafetensorsSpec>& tensors,
                           const SafetensorsMetadata& metadata) {
-  return checked_add(std::ssize(header_bytes(tensors, metadata)), bytes_of(tensors));
+  return checked_add(kPrefix + header_size(tensors, metadata).padded(), bytes_of(tensors));
 }
 
 SafetensorsWriter::SafetensorsWriter(const fs::path& path, std::vector<SafetensorsSpec> tensors,
                                      Crc32c* crc, const SafetensorsMetadata& metadata)
     : where_(path.string()), file_(path), crc_(crc), tensors_(std::move(tensors)) {
-  const std::string header = header_bytes(tensors_, metadata);
-  put({reinterpret_cast<const uint8_t*>(header.data()), header.size()});
+  const HeaderSize size = header_size(tensors_, metadata);
+  const auto put_text = [&](std::string_view text) {
+    put({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  };
+  const int64_t length = size.padded();
+  std::string prefix;
+  for (int64_t i = 0; i < kPrefix; ++i) prefix += static_cast<char>((length >> (8 * i)) & 0xFF);
+  put_text(prefix);
+  give_header(tensors_, metadata, put_text);
+  put_text(std::string(static_cast<size_t>(length - size.text), ' '));
   if (!tensors_.empty()) remaining_ = spec_bytes(tensors_[0]);
 }
 

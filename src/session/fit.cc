@@ -1,5 +1,6 @@
 #include "session/fit.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/checked.h"
@@ -51,12 +52,19 @@ std::string hint_for(const Recipe& recipe, const ModelFiles& files, const Sessio
 // file buffers, and page tables, which grow with what is booked. Measured on a CPU, beside 615 MiB
 // of an f32 run: 13 MiB with one thread and 7 more with each of 31 others. Where the lengths of
 // micro-batches vary, oneDNN's primitives come to 20 to 38 MiB more (kernels/cpu/gemm.cc).
+// Objects of tensors that learn (slots, states, names) take 2.5 KiB for each once a model is loaded
+// (LoRA and DoRA with adamw_8bit over 1000 blocks), and about 1 more while a checkpoint lists them;
+// the first kTensorsWithin, as many as a usual model has, are within the rest.
 // On the host of an H100, where CUDA and its libraries are, 297 to 358 MiB
 // (bench/results/h100-2026-11-26.log); 16 MiB more are pinned where masters are copied beside the
 // steps.
-int64_t beside_the_ledger(int64_t booked, const Recipe& recipe, bool beside_gpu) {
+int64_t beside_the_ledger(int64_t booked, int64_t learning_tensors, const Recipe& recipe,
+                          bool beside_gpu) {
+  constexpr int64_t kTensorBytes = 4096;
+  constexpr int64_t kTensorsWithin = 1024;
   const int64_t mib = beside_gpu ? int64_t{400} : int64_t{48} + int64_t{8} * recipe.threads;
-  return (mib << 20) + booked / 256;
+  const int64_t tensors = std::max<int64_t>(0, learning_tensors - kTensorsWithin);
+  return (mib << 20) + booked / 256 + checked_mul(tensors, kTensorBytes);
 }
 
 // Why bytes of the machine's memory are refused.
@@ -143,9 +151,9 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
   const std::string for_more = beside_it(use.data_bytes, "data") +
                                beside_it(use.file_bytes, kFilesInMemory) +
                                beside_it(plan.decomposition_bytes, "the largest decomposition");
+  const int64_t beside = beside_the_ledger(in_machine, plan.gradients, recipe, own.has_value());
   const auto shortage_with = [&](int64_t more) {
-    return find_shortage(in_machine, more, beside_the_ledger(in_machine, recipe, own.has_value()),
-                         budgets_machine(recipe, plan, *device));
+    return find_shortage(in_machine, more, beside, budgets_machine(recipe, plan, *device));
   };
   const int64_t without_files = checked_add(use.data_bytes, plan.decomposition_bytes);
   const auto shortage = shortage_with(checked_add(without_files, use.file_bytes));
@@ -166,7 +174,8 @@ void require_fit(const Recipe& recipe, const ModelFiles& files, const SessionUse
 
 void require_host_memory(int64_t booked, const Recipe& recipe, const std::string& hint,
                          int64_t held) {
-  const auto shortage = find_shortage(booked, 0, beside_the_ledger(booked, recipe, false), false);
+  const auto shortage =
+      find_shortage(booked, 0, beside_the_ledger(booked, 0, recipe, false), false);
   if (!shortage) return;
   throw Error(
       ErrorKind::does_not_fit,
@@ -191,7 +200,7 @@ MachineMemory machine_memory(const Recipe& recipe, const SessionUse& use, const 
   const bool beside = device->own_memory().has_value();
   MachineMemory out;
   out.needed = plan.host.peak + (beside ? 0 : plan.ledger.peak);
-  out.needed += beside_the_ledger(out.needed, recipe, beside);
+  out.needed += beside_the_ledger(out.needed, plan.gradients, recipe, beside);
   out.needed = checked_add(out.needed, use.data_bytes);
   out.needed = checked_add(out.needed, use.file_bytes);
   out.needed = checked_add(out.needed, plan.decomposition_bytes);

@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <functional>
 #include <numeric>
+#include <string>
+#include <unordered_set>
 #include <utility>
 
 #include "base/directory.h"
@@ -61,6 +65,24 @@ int64_t log_bytes(const Recipe& recipe, int64_t steps) {
   return checked_mul(kLine, checked_add(steps / recipe.logging_steps, evaluations));
 }
 
+// A hash of all that the size of a checkpoint depends on but what a run does not change. Of the few
+// thousand that a plan compares, two are alike by chance once in 10^12 plans.
+uint64_t hash_of_saved(Session& session) {
+  uint64_t hash = 0;
+  const auto add = [&](uint64_t value) {
+    constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;  // 2^64 by the golden ratio: spreads bits
+    hash = std::rotl((hash ^ value) * kGolden, 29);
+  };
+  session.visit([&](const StateRef& state) {
+    if (!state.save && state.file.empty()) return;
+    add(std::hash<std::string>{}(state.name));
+    add((state.save ? 1U : 0U) + (state.file.empty() ? 2U : 0U));
+    add(static_cast<uint64_t>(state.view.dtype()));
+    for (int i = 0; i < state.view.rank(); ++i) add(static_cast<uint64_t>(state.view.dim(i)));
+  });
+  return hash;
+}
+
 // The most that a checkpoint takes, and that any file of one does.
 FileSizes largest_checkpoint(const Recipe& recipe, const CheckpointInfo& info, Session& session,
                              int64_t total_steps) {
@@ -68,14 +90,17 @@ FileSizes largest_checkpoint(const Recipe& recipe, const CheckpointInfo& info, S
   const SaveSteps saves(recipe);
   const int64_t steps = std::min(total_steps, kPlannedSteps);
   FileSizes largest;
+  // Sets of states come again: GaLore's windows do with each gap.
+  std::unordered_set<uint64_t> measured;
   bool is_known = false;  // whether `largest` covers the present states
   for (int64_t done = 1; done <= steps; ++done) {
     if (session.pass_step(done - 1)) is_known = false;
     if (is_known || (done < steps && !saves.contain(done))) continue;
+    is_known = true;
+    if (!measured.insert(hash_of_saved(session)).second) continue;
     const FileSizes sizes = checkpoint_sizes(
         info, recipe_yaml, [&](const StateVisitor& visit) { session.visit(visit); });
     largest = {std::max(largest.all, sizes.all), std::max(largest.largest, sizes.largest)};
-    is_known = true;
   }
   return largest;
 }
@@ -100,7 +125,7 @@ CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files,
 }
 
 DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
-                   int64_t total_steps, const CheckpointInfo* info) {
+                   int64_t total_steps) {
   const int64_t steps = total_steps > 0 ? total_steps : kPlannedSteps;
   const auto session = Session::planned(recipe, files, training_use(recipe));
   session->learner().begin_run(steps);
@@ -110,8 +135,7 @@ DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenize
       result_sizes(result, files, tokenizer, recipe_chat_format(recipe, tokenizer));
   const FileSizes exports = export_sizes(recipe, files, result.weights());
   const FileSizes checkpoint = largest_checkpoint(
-      recipe, info != nullptr ? *info : describe_run(recipe, files, tokenizer, *session, {}),
-      *session, steps);
+      recipe, describe_run(recipe, files, tokenizer, *session, {}), *session, steps);
   disk.masters = session->disk_ledger().peak;  // with the files that rotations wrote beside others
   disk.checkpoints = checkpoints_at_once(recipe, steps);
   disk.result = model.all;
@@ -131,14 +155,12 @@ int64_t bytes_to_write(DiskPlan disk, int64_t masters, const fs::path& output_di
   return disk.peak() - std::min(there, disk.all_checkpoints());
 }
 
-int64_t bytes_in_memory(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
-                        int64_t total_steps) {
-  if (!files_take_memory(recipe.output_dir)) return 0;
-  const DiskPlan disk = plan_disk(recipe, files, tokenizer, total_steps);
-  const int64_t wanted = bytes_to_write(disk, disk.masters, recipe.output_dir);
+int64_t bytes_in_memory(const DiskPlan& disk, const fs::path& output_dir) {
+  if (!files_take_memory(output_dir)) return 0;
+  const int64_t wanted = bytes_to_write(disk, disk.masters, output_dir);
   // The file system refuses what it has no room for, and a full one ends no run.
   std::error_code unknown;
-  const fs::space_info space = fs::space(recipe.output_dir, unknown);
+  const fs::space_info space = fs::space(output_dir, unknown);
   if (unknown || std::cmp_greater_equal(space.available, wanted)) return wanted;
   return static_cast<int64_t>(space.available);
 }

@@ -11,8 +11,7 @@
 namespace jackscrew {
 
 // What a run's checkpoints record about it, as of step 0; `data` as in CheckpointInfo. Reads a
-// little of every weight that does not learn: a run calls it once, while the files are what was
-// loaded.
+// little of every weight that does not learn: a run calls it while the files are what was loaded.
 CheckpointInfo describe_run(const Recipe& recipe, const ModelFiles& files,
                             const Tokenizer& tokenizer, Session& session, const std::string& data);
 
@@ -25,18 +24,18 @@ inline constexpr int64_t kPlannedSteps = 10000;
 // The checkpoint is the largest of those that the recipe saves (by save_steps, at the end and, with
 // load_best_model_at_end, at evaluations) within the first kPlannedSteps. Choices that depend on
 // gradients (rotation_order=importance) are planned as if all gradients were alike: the checkpoint
-// is then no bound, but as large as that of one course that the run may take. `info` is what
-// describe_run() says of the run; null: it is asked.
+// is then no bound, but as large as that of one course that the run may take.
+//
+// Takes memory for every tensor, as a loaded model does: a run plans its disk before it loads one.
 DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
-                   int64_t total_steps, const CheckpointInfo* info = nullptr);
+                   int64_t total_steps);
 
 // How much of the plan a run may yet write to its directory, beside the checkpoints that are there
 // and with `masters` bytes of masters to come.
 int64_t bytes_to_write(DiskPlan disk, int64_t masters, const fs::path& output_dir);
 
 // How much memory the files take that a run may yet write to its output_dir, before it has any
-// masters there; 0 where the directory is on a disk. Plans as plan_disk() does.
-int64_t bytes_in_memory(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
-                        int64_t total_steps);
+// masters there; 0 where the directory is on a disk.
+int64_t bytes_in_memory(const DiskPlan& disk, const fs::path& output_dir);
 
 }  // namespace jackscrew

@@ -55,7 +55,7 @@ RunLog::RunLog(const Run& run, const fs::path& output, int64_t first)
       board_(output, resumed_at(first)),
       earlier_tokens_(tokens_without_a_line(run.sampler, output / kLogName, first)) {}
 
-void RunLog::introduce(int64_t first, const fs::path& output) {
+void RunLog::introduce(int64_t first, const fs::path& output, const DiskPlan& disk) {
   peak_ = run_.crew.session().measure_peak();
   const Recipe& recipe = run_.recipe;
   int64_t trained = 0;
@@ -90,7 +90,7 @@ void RunLog::introduce(int64_t first, const fs::path& output) {
   if (first == schedule.total_steps) {
     say("          all of them are done; the result is written now");
   }
-  warn_of_disk(output);
+  warn_of_disk(output, disk);
   log_start(first, trained);
   log_booked(first);
 }
@@ -205,11 +205,9 @@ void RunLog::report_ranks(int64_t done) {
   }
 }
 
-void RunLog::warn_of_disk(const fs::path& output) {
+void RunLog::warn_of_disk(const fs::path& output, const DiskPlan& disk) {
   // The masters of this rank; others have theirs already as well.
   const int64_t masters = run_.plan.disk.peak - run_.crew.session().disk_ledger().total;
-  const DiskPlan disk =
-      plan_disk(run_.recipe, run_.files, run_.tokenizer, run_.schedule.total_steps, &run_.info);
   if (const auto limit = file_size_limit(); limit && disk.largest_file > *limit) {
     warn(fmt::format(
         "the run may write a file of {}, but no file may have more than {}: raise the file size "

@@ -7,11 +7,11 @@
 #include <string>
 
 #include "data/batch.h"
-#include "formats/checkpoint.h"
 #include "optim/schedule.h"
 #include "report/event_log.h"
 #include "report/tensorboard.h"
 #include "session/evaluate.h"
+#include "session/plan.h"
 #include "train/crew.h"
 #include "train/output_dir.h"
 #include "train/run_data.h"
@@ -33,21 +33,19 @@ class RunLog {
     const Recipe& recipe;
     const TrainConsole& console;
     const ModelFiles& files;
-    const Tokenizer& tokenizer;
     const RunData& data;
     const BatchSampler& sampler;
     const Schedule& schedule;
     const SessionPlan& plan;
-    const CheckpointInfo& info;
     Crew& crew;
   };
 
   // Begins the files in `output` anew or, where steps are done already, continues them.
   RunLog(const Run& run, const fs::path& output, int64_t first);
 
-  // Prints the lines before the first step, which is `first`; `output` is where the run writes.
-  // Measures the device's peak.
-  void introduce(int64_t first, const fs::path& output);
+  // Prints the lines before the first step, which is `first`; `output` is where the run writes what
+  // `disk` says. Measures the device's peak.
+  void introduce(int64_t first, const fs::path& output, const DiskPlan& disk);
   // The measured peak of the device, FLOP/s; 0 where it is not known.
   double peak_flops() const { return peak_.flops; }
   // For what is not reported here: answers (run_samples.h).
@@ -90,7 +88,7 @@ class RunLog {
   void introduce_machine();
   void introduce_ranks();
   void report_ranks(int64_t done);
-  void warn_of_disk(const fs::path& output);
+  void warn_of_disk(const fs::path& output, const DiskPlan& disk);
   void log_start(int64_t first, int64_t trained);
   void log_booked(int64_t step);
   std::optional<double> share_of_peak(double flops);

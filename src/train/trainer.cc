@@ -78,14 +78,13 @@ class Trainer {
     // Checkpoints of a run that this one replaces would look like its own, and so would its log.
     own_ = start_.replaces_another ? 0 : first;
     if (own_ == 0) remove_earlier_run(output, data_.token_files);
-    log_.emplace(RunLog::Run{recipe_, console_, files_, tokenizer_, data_, *sampler_, schedule_,
-                             plan_, info_, *crew_},
+    log_.emplace(RunLog::Run{recipe_, console_, files_, data_, *sampler_, schedule_, plan_, *crew_},
                  output, own_);
     if (!has_watch) warn_of_other_held_out(output / kLogName, data_.inputs.held_out);
     // A run that had already ended is not begun anew and keeps its recipe.
     const fs::path recipe = output / kRecipeName;
     if (own_ < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
-    log_->introduce(first, output);
+    log_->introduce(first, output, disk_);
     if (!has_watch) watch_.replay(output / kLogName);  // its last start says what is held out now
     watch_.find_kept(output);
     const std::string slow =
@@ -140,9 +139,9 @@ class Trainer {
   // Opens the model on all ranks, as it is before the first step.
   void open_session() {
     recipe_.output_dir = claim_->path().string();
-    const int64_t in_files =
-        start_.finished ? 0 : bytes_in_memory(recipe_, files_, tokenizer_, total_steps_);
-    plan_ = crew_->rehearse(data_memory(recipe_, data_, *sampler_, total_steps_), in_files);
+    if (!start_.finished) disk_ = plan_disk(recipe_, files_, tokenizer_, total_steps_);
+    plan_ = crew_->rehearse(data_memory(recipe_, data_, *sampler_, total_steps_),
+                            bytes_in_memory(disk_, recipe_.output_dir));
     crew_->load(plan_, console_.style);
     info_ = describe_run(recipe_, files_, tokenizer_, crew_->session(), data_.inputs.data);
     crew_->begin_run(total_steps_);
@@ -457,6 +456,7 @@ class Trainer {
   int64_t total_steps_ = 0;
   Schedule schedule_;
   SessionPlan plan_;
+  DiskPlan disk_;
   std::optional<Crew> crew_;
   CheckpointInfo info_;  // of this run's checkpoints, as of step 0
   std::optional<RunLog> log_;

@@ -75,6 +75,44 @@ TEST_F(Safetensors, RoundTrips) {
   EXPECT_TRUE(std::ranges::equal(entry->bytes, w));  // pages come back from the file
 }
 
+// Files of earlier versions have the same bytes: members by name, escaped as nlohmann's are.
+TEST_F(Safetensors, HeaderHasTheBytesOfItsTree) {
+  const fs::path path = directory_ / "a.safetensors";
+  const std::vector<SafetensorsSpec> specs = {
+      {"w\"\\\n", "F32", {2, 3}}, {"\xC3\xA9", "U8", {}}, {"\xFF\x01", "BF16", {1}},
+      {"none", "I64", {0, 4}},    {"Z", "F32", {1}},      {"layers.10", "U8", {123456}}};
+  for (const SafetensorsMetadata& metadata :
+       {SafetensorsMetadata{}, SafetensorsMetadata{{"\xC3\xBC\"", "\x01\xFF"}, {"a", ""}},
+        SafetensorsMetadata{{"format", "other"}}}) {
+    json header;
+    header["__metadata__"]["format"] = "pt";
+    for (const auto& [key, text] : metadata) header["__metadata__"][key] = text;
+    const std::vector<int64_t> ends = {24, 25, 27, 27, 31, 123487};
+    int64_t begin = 0;
+    for (size_t i = 0; i < specs.size(); ++i) {
+      json& member = header[specs[i].name];
+      member["dtype"] = specs[i].dtype;
+      member["shape"] = specs[i].shape;
+      member["data_offsets"] = {begin, ends[i]};
+      begin = ends[i];
+    }
+    std::string text = header.dump(-1, ' ', false, json::error_handler_t::replace);
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    Crc32c crc;
+    SafetensorsWriter writer(path, specs, &crc, metadata);
+    std::string data;
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const auto size = static_cast<size_t>(bytes_of({specs[i]}));
+      writer.write(specs[i].name, std::vector<uint8_t>(size, 'x'));
+      data += std::string(size, 'x');
+    }
+    writer.close();
+    EXPECT_EQ(slurp(path), with_header(text, 0) + data);
+    EXPECT_EQ(crc.value(), crc32c(slurp(path)));
+    EXPECT_EQ(safetensors_bytes(specs, metadata), static_cast<int64_t>(fs::file_size(path)));
+  }
+}
+
 TEST_F(Safetensors, WriterRefusesMisuse) {
   const auto message = [](const auto& action) {
     return message_of(error_of(ErrorKind::generic, action));

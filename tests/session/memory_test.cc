@@ -222,6 +222,20 @@ TEST_F(MemoryTest, LeavesRoomForWhatIsNotBooked) {
   }
 }
 
+// As many tensors as usual models have are within what every run is taken to need.
+TEST_F(MemoryTest, LeavesRoomForManyTensors) {
+  const Recipe recipe = make_recipe({"threads=1"});
+  const auto needed = [&](int64_t tensors) {
+    SessionPlan plan;
+    plan.gradients = tensors;
+    return machine_memory(recipe, {}, plan).needed;
+  };
+  EXPECT_EQ(needed(1000), needed(0));
+  // Seen beside the ledger: LoRA over 1000 blocks, DoRA with adamw_8bit over as many.
+  EXPECT_GE(needed(14000) - needed(0), int64_t{35} << 20);
+  EXPECT_GE(needed(21000) - needed(0), int64_t{52} << 20);
+}
+
 TEST_F(MemoryTest, RecomputesWhenMemoryNeedsIt) {
   const SessionUse use = training_use(256);
   const SessionPlan kept = Session::rehearse(make_recipe({"method=full"}), files_, use);

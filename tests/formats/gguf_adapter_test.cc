@@ -115,7 +115,8 @@ TEST_F(GgufAdapterTest, WritesLargeFactorsInParts) {
     if (!tensor.name.starts_with(module)) continue;
     const bool is_b = tensor.name.ends_with("lora_B.weight");
     tensor.shape[is_b ? 1 : 0] = kRank;
-    std::vector<float>& own = filled_.emplace_back(static_cast<size_t>(tensor.size()));
+    std::vector<float>& own =
+        filled_.emplace_back(static_cast<size_t>(tensor.shape[0] * tensor.shape[1]));
     for (size_t i = 0; i < own.size(); ++i) own[i] = static_cast<float>(i);
     tensor.dtype = DType::f32;
     tensor.bytes = {reinterpret_cast<const uint8_t*>(own.data()), own.size() * sizeof(float)};

@@ -75,6 +75,7 @@ TEST(RunWatch, WhatIsKeptIsTheBestThatWasSaved) {
   EXPECT_TRUE(evaluate(3, 3.34, false));
   EXPECT_EQ(watch.kept()->step, 1);
   EXPECT_EQ(watch.best_not_kept(3), "");  // its states are still there
+  EXPECT_EQ(watch.result_step(3), 3);
   EXPECT_TRUE(evaluate(4, 3.39, false));
   EXPECT_TRUE(evaluate(5, 3.36, true));
   EXPECT_FALSE(evaluate(6, 3.48, true));
@@ -83,6 +84,7 @@ TEST(RunWatch, WhatIsKeptIsTheBestThatWasSaved) {
   EXPECT_EQ(watch.best_not_kept(6),
             "the best evaluation, 3.3400 at step 3, has no checkpoint: the result is that of "
             "another step");
+  EXPECT_EQ(watch.result_step(6), 5);
   EXPECT_TRUE(watch.out_of_patience());  // what is saved does not change it
   // A run that goes on finds the best where it is.
   RunWatch next({});
@@ -103,7 +105,9 @@ TEST(RunWatch, ARepeatedEvaluationCountsOnce) {
     log += nlohmann::json{{"event", "eval"}, {"step", step}, {"eval_loss", loss}}.dump() + "\n";
   }
   RunWatch watch({.early_stopping_patience = 2});
-  watch.replay(tiny.file("log.jsonl", log));
+  fs::create_directories(tiny.path("out"));
+  tiny.file("out/train_log.jsonl", log);
+  watch.replay(tiny.path("out"));
   EXPECT_FALSE(watch.out_of_patience());
   EXPECT_EQ(watch.last_evaluated(), 6);
   EXPECT_EQ(watch.best()->step, 4);

@@ -118,7 +118,14 @@ std::string RunWatch::Best::text() const {
 }
 
 void RunWatch::find_kept(const fs::path& output) {
-  if (best_ && is_checkpoint(checkpoint_path(output, best_->step))) kept_ = best_;
+  if (best_ && is_checkpoint(checkpoint_path(output, best_->step))) {
+    kept_ = best_;
+    return;
+  }
+  RunWatch logged({});
+  logged.replay(output);
+  kept_ = logged.kept_;
+  if (!last_) last_ = logged.last_;
 }
 
 void RunWatch::saved(int64_t step) {

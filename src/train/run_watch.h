@@ -37,7 +37,8 @@ class RunWatch {
   void logged(double loss);
   void evaluated(int64_t step, double loss);
 
-  // Looks for the checkpoint of the best() in the run's directory, from which it goes on.
+  // Looks in the directory of the run, which goes on from there, for what is kept(): the best(),
+  // which may be in no log, or else the best evaluation in the log that has a checkpoint.
   void find_kept(const fs::path& output);
   // A checkpoint has the states after `step` steps.
   void saved(int64_t step);

@@ -95,6 +95,20 @@ TEST(RunWatch, WhatIsKeptIsTheBestThatWasSaved) {
   watch_checkpoint(tiny, "");
   next.find_kept(tiny.path("run"));
   EXPECT_EQ(next.kept()->step, 70);
+  // Or the next best, as its log says.
+  tiny.file("run/train_log.jsonl", R"({"event": "eval", "step": 20, "eval_loss": 1.5}
+{"event": "eval", "step": 70, "eval_loss": 1.7}
+{"event": "eval", "step": 90, "eval_loss": 1.9}
+)");
+  RunWatch later({});
+  later.evaluated(20, 1.5);
+  later.evaluated(90, 1.9);
+  later.find_kept(tiny.path("run"));
+  ASSERT_TRUE(later.kept());
+  EXPECT_EQ(later.kept()->step, 70);
+  later.evaluated(100, 1.8);
+  EXPECT_FALSE(later.beats_kept(100));
+  EXPECT_EQ(later.result_step(100), 70);
 }
 
 TEST(RunWatch, ARepeatedEvaluationCountsOnce) {
@@ -346,6 +360,21 @@ TEST(RunWatchProgram, ABestThatWasNotSavedIsNotTaken) {
   put_in_the_way(whole["result_step"]);
   const auto end = train_again();
   EXPECT_EQ(end.value("result_step", end["step"].get<int64_t>()), second.value().second);
+  // Also of a run that was killed two steps before its end and went on.
+  tiny.must_train("out", settings + " save_steps=2 save_total_limit=0 overwrite=true");
+  tiny.lose_result("out");
+  const int64_t killed = whole["step"].get<int64_t>() - 2;
+  remove_checkpoints_after(tiny.path("out"), killed);
+  std::string log;
+  for (const nlohmann::json& event : tiny.events("out")) {
+    if (event["step"] <= killed) log += event.dump() + "\n";
+  }
+  tiny.file("out/train_log.jsonl", log);
+  tiny.must_train("out", settings + " save_steps=2");
+  const auto resumed = tiny.events("out", "end").at(0);
+  EXPECT_EQ(resumed["step"], end["step"]);
+  EXPECT_EQ(resumed.value("result_step", resumed["step"].get<int64_t>()), second.value().second);
+  EXPECT_TRUE(fs::exists(checkpoint_path(tiny.path("out"), second.value().second)));
   // Where none could be saved, the last.
   for (int64_t step = 2; step <= whole["step"]; step += 2) put_in_the_way(step);
   EXPECT_FALSE(train_again().contains("result_step"));

@@ -134,7 +134,8 @@ int64_t bytes_to_write(DiskPlan disk, int64_t masters, const fs::path& output_di
 int64_t bytes_in_memory(const Recipe& recipe, const ModelFiles& files, const Tokenizer& tokenizer,
                         int64_t total_steps) {
   if (!files_take_memory(recipe.output_dir)) return 0;
-  const DiskPlan disk = plan_disk(recipe, files, tokenizer, total_steps);
+  DiskPlan disk = plan_disk(recipe, files, tokenizer, total_steps);
+  disk.exports = 0;  // what trains is freed before them, and each is held against what is left then
   const int64_t wanted = bytes_to_write(disk, disk.masters, recipe.output_dir);
   // The file system refuses what it has no room for, and a full one ends no run.
   std::error_code unknown;

@@ -132,6 +132,12 @@ void RunWatch::saved(int64_t step) {
   if (beats_kept(step)) kept_ = last_;
 }
 
+std::string RunWatch::kept_text() const {
+  const bool is_best = best_ && best_->step == kept_->step;
+  return fmt::format("the best evaluation{}, {}", is_best ? "" : " that has a checkpoint",
+                     kept_->text());
+}
+
 bool RunWatch::beats_kept(int64_t step) const {
   return last_ && last_->step == step && (!kept_ || last_->loss < kept_->loss);
 }

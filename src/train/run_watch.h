@@ -45,6 +45,9 @@ class RunWatch {
   // The best evaluation whose states a checkpoint has: the disk may have refused that of the
   // best().
   std::optional<Best> kept() const { return kept_; }
+  // What kept() is; needs one: "the best evaluation, 1.2345 at step 100", or that it is the best of
+  // those that have a checkpoint.
+  std::string kept_text() const;
   // Whether the last evaluation was after `step` steps, and better than kept().
   bool beats_kept(int64_t step) const;
   // The step whose states are the best that can be had after `done` steps: those of the kept(), or

@@ -357,7 +357,7 @@ class Trainer {
     }
     restore_states(path);
     saved_step_ = done;
-    log_->takes_best(watch_.kept()->step, watch_.kept()->text());
+    log_->takes_best(watch_.kept()->step, watch_.kept_text());
     return watch_.kept()->step;
   }
 

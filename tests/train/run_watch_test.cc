@@ -74,6 +74,7 @@ TEST(RunWatch, WhatIsKeptIsTheBestThatWasSaved) {
   EXPECT_EQ(watch.best_not_kept(1), "");
   EXPECT_TRUE(evaluate(3, 3.34, false));
   EXPECT_EQ(watch.kept()->step, 1);
+  EXPECT_EQ(watch.kept_text(), "the best evaluation that has a checkpoint, 3.5000 at step 1");
   EXPECT_EQ(watch.best_not_kept(3), "");  // its states are still there
   EXPECT_EQ(watch.result_step(3), 3);
   EXPECT_TRUE(evaluate(4, 3.39, false));
@@ -95,6 +96,7 @@ TEST(RunWatch, WhatIsKeptIsTheBestThatWasSaved) {
   watch_checkpoint(tiny, "");
   next.find_kept(tiny.path("run"));
   EXPECT_EQ(next.kept()->step, 70);
+  EXPECT_EQ(next.kept_text(), "the best evaluation, 1.6000 at step 70");
   // Or the next best, as its log says.
   tiny.file("run/train_log.jsonl", R"({"event": "eval", "step": 20, "eval_loss": 1.5}
 {"event": "eval", "step": 70, "eval_loss": 1.7}

@@ -32,12 +32,13 @@ std::string what_a_stop_does(RunPhase phase) {
     case RunPhase::begins:
       break;
     case RunPhase::steps:
-      // mpirun sends SIGTERM where another rank has died, too: then the step never ends.
+      // mpirun sends SIGTERM where another rank has died, too: then no step ends, nor the last.
       return launched_ranks() > 1
                  ? "stopping after the current step, with a checkpoint if all ranks still answer"
                  : "stopping after the current step, with a checkpoint";
     case RunPhase::writes_result:
-      return "stopping once the result is written";
+      return launched_ranks() > 1 ? "stopping once the result is written, if all ranks still answer"
+                                  : "stopping once the result is written";
     case RunPhase::waits_for_room:
       return "stopping without the result; a checkpoint is left";
     case RunPhase::answers:

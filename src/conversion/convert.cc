@@ -307,10 +307,11 @@ ConversionReport write_converted(const Recipe& recipe, const ConvertedModel& mod
                               {output.format(), recipe.storage, model.base.source.get()});
   // Pages of the program itself, and the buffers of its files.
   constexpr int64_t kOfProgram = int64_t{4} << 20;
-  require_memory(model.merging_bytes - model.held_bytes +
-                     writing_memory(files, conversion.tensors()) + kOfProgram,
-                 "writing a weight at a time", "close other programs, or raise the limit");
-  output.begin(conversion.sizes());
+  const int64_t writing = model.merging_bytes - model.held_bytes +
+                          writing_memory(files, conversion.tensors(), output.format());
+  require_memory(writing + kOfProgram, "writing a weight at a time",
+                 "close other programs, or raise the limit");
+  output.begin(conversion.sizes(), writing);
   const auto writer = conversion.begin(recipe, output.path());
   write_weights(recipe, files, conversion.tensors(), *writer, style);
   ConversionReport report = conversion.report();

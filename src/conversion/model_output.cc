@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/checked.h"
 #include "base/directory.h"
 #include "base/error.h"
 #include "base/output_name.h"
@@ -277,7 +278,7 @@ void ModelOutput::check() const {
                : ""));
 }
 
-void ModelOutput::require_space(const FileSizes& files) const {
+void ModelOutput::require_space(const FileSizes& files, int64_t beside) const {
   if (const auto limit = file_size_limit(); limit && files.largest > *limit) {
     throw Error(
         ErrorKind::generic,
@@ -298,12 +299,12 @@ void ModelOutput::require_space(const FileSizes& files) const {
   }
   if (!files_take_memory(parent)) return;
   require_host_memory(
-      files.all, recipe_,
+      checked_add(files.all, beside), recipe_,
       fmt::format("{} is in memory (tmpfs): give an output on a disk", target_.string()));
 }
 
-void ModelOutput::begin(const FileSizes& files) {
-  require_space(files);
+void ModelOutput::begin(const FileSizes& files, int64_t beside) {
+  require_space(files, beside);
   if (format_ == ModelFormat::hf) {
     directory_.emplace(target_);
   } else {

@@ -71,11 +71,12 @@ class ModelOutput {
   // The directory or the file to write to, from begin() to commit(); it has a temporary name.
   const fs::path& path() const { return directory_ ? directory_->path() : file_->path(); }
   // Throws Error(generic) where the disk has less free, or no file may be as large as the largest;
-  // Error(does_not_fit) where they would lie in memory (tmpfs), which has less free.
-  void require_space(const FileSizes& files) const;
-  // Prepares the place for a model in such files. Throws Error(generic) where that fails or another
-  // process is writing there.
-  void begin(const FileSizes& files);
+  // Error(does_not_fit) where they would lie in memory (tmpfs), which has less free for them and
+  // for what the work takes `beside` them.
+  void require_space(const FileSizes& files, int64_t beside) const;
+  // Prepares the place for a model in such files. Throws what require_space() throws, and
+  // Error(generic) where that fails or another process is writing there.
+  void begin(const FileSizes& files, int64_t beside = 0);
   // Throws Error(generic) where what is at path() is another's: somebody has moved or removed what
   // was written there. For whoever is to read it; the next two look, too.
   void require_in_place() const;

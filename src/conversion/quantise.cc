@@ -53,15 +53,17 @@ std::vector<ModelTensor> plain_tensors(const QuantiseJob& job) {
   return plain;
 }
 
-// The checkpoint and the result are both on disk at the end, and for a moment so are two streams.
+// The checkpoint and the result are both on disk at the end, and for a moment so are two streams;
+// `memory` is what the work takes beside them.
 void require_disk(const QuantisationPlan& plan, const ModelConfig& config,
                   const CalibrationText& text, const QuantisationCheckpoint& checkpoint,
-                  const ModelOutput& output) {
+                  int64_t memory, const ModelOutput& output) {
   const int64_t stream = checked_mul(checked_mul(text.tokens(), config.hidden_size),
                                      static_cast<int64_t>(sizeof(float)));
   const int64_t bytes = checked_mul(2, checked_add(plan.report().bytes, stream));
   output.require_space(
-      {std::max<int64_t>(0, bytes - checkpoint.bytes()), std::max(stream, plan.largest_file())});
+      {std::max<int64_t>(0, bytes - checkpoint.bytes()), std::max(stream, plan.largest_file())},
+      memory);
 }
 
 // Sets the bits per element of every matrix, and the average over those in blocks.
@@ -242,10 +244,11 @@ QuantisationReport write_quantised(const QuantiseJob& job, const CalibrationText
     report.notes.push_back(
         fmt::format("continued {}", progress_text(checkpoint.progress(), files.config)));
   }
-  require_disk(job.plan, files.config, text, checkpoint, output);
-  require_host_memory(quantising_memory(job, text.size()) - job.model.held_bytes, job.recipe,
+  const int64_t booked = quantising_memory(job, text.size()) - job.model.held_bytes;
+  require_host_memory(booked, job.recipe,
                       "close other programs, or set calibration_sequences lower",
                       job.model.held_bytes);
+  require_disk(job.plan, files.config, text, checkpoint, booked, output);
   const Recipe how = calibrating(job.recipe);
   const BlockWork work{how, files, rounder, checkpoint, job.style};
   // Their values would be refused at the end, and all work before be lost.

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "conversion/for_rows.h"
 #include "formats/gguf.h"
+#include "formats/gguf_names.h"
 #include "formats/safetensors.h"
 #include "kernels/device.h"
 #include "model/weights.h"
@@ -68,6 +69,14 @@ const Format& for_width(const Format& format, int64_t cols) {
     if (&odd.format() == &format && holds_rows_of(odd.instead(), cols)) return odd.instead();
   }
   return f16_format();
+}
+
+// Rows per panel; whole heads where rows are interleaved.
+int64_t panel_step(const ModelTensor& tensor, int64_t heads) {
+  const int64_t step = std::min(tensor.spec.rows, encode_panel_rows(tensor.spec.cols));
+  if (heads == 0) return step;
+  const int64_t head_dim = tensor.spec.rows / heads;
+  return std::max(head_dim, step / head_dim * head_dim);
 }
 
 bool can_write(const Format& format) {
@@ -236,14 +245,6 @@ void WeightWriter::put(const WeightSpec& weight, std::span<const uint8_t> bytes)
   if (written_) written_(std::ssize(bytes));
 }
 
-// Rows per panel; whole heads where rows are interleaved.
-int64_t WeightWriter::panel_step(const ModelTensor& tensor, int64_t heads) const {
-  const int64_t step = std::min(tensor.spec.rows, encode_panel_rows(tensor.spec.cols));
-  if (heads == 0) return step;
-  const int64_t head_dim = tensor.spec.rows / heads;
-  return std::max(head_dim, step / head_dim * head_dim);
-}
-
 // Calls fill(logical row, destination) for all rows of a panel, then writes it.
 template <class Fill>
 void WeightWriter::write_panel(const ModelTensor& tensor, int64_t heads, int64_t begin, int64_t end,
@@ -403,16 +404,19 @@ std::vector<ModelTensor> tensors_to_write(const ModelFiles& files, const Storage
   return tensors;
 }
 
-int64_t writing_memory(const ModelFiles& files, const std::vector<ModelTensor>& tensors) {
+int64_t writing_memory(const ModelFiles& files, const std::vector<ModelTensor>& tensors,
+                       ModelFormat written) {
   int64_t most = 0;
   for (const ModelTensor& tensor : tensors) {
     const int64_t rows = tensor.spec.rows, cols = tensor.spec.cols;
     const StoredTensor& stored = checked_tensor(files, *files.source, tensor.spec);
-    const int64_t panel = std::min(rows, encode_panel_rows(cols));
-    const int64_t written =
+    const int64_t heads =
+        written == ModelFormat::gguf ? gguf_interleaved_heads(files.config, tensor.spec.name) : 0;
+    const int64_t panel = panel_step(tensor, heads);
+    const int64_t bytes =
         tensor.row_bytes() == 0 ? tensor.bytes() : checked_mul(panel, tensor.row_bytes());
     most = std::max(most, StoredRows::bytes_for(stored, rows, cols) +
-                              checked_mul(panel * cols, sizeof(float)) + written);
+                              checked_mul(panel * cols, sizeof(float)) + bytes);
   }
   return most;
 }

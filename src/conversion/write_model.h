@@ -70,7 +70,6 @@ class WeightWriter {
 
  private:
   void put(const WeightSpec& weight, std::span<const uint8_t> bytes);
-  int64_t panel_step(const ModelTensor& tensor, int64_t heads) const;
   template <class Fill>
   void write_panel(const ModelTensor& tensor, int64_t heads, int64_t begin, int64_t end,
                    const Fill& fill);
@@ -88,8 +87,10 @@ class WeightWriter {
   std::vector<uint8_t> out_;  // the panel as it will be written
 };
 
-// The memory that writing the largest of `tensors` takes on the host, what computes it apart.
-int64_t writing_memory(const ModelFiles& files, const std::vector<ModelTensor>& tensors);
+// The memory that writing the largest of `tensors` to such files takes on the host, what computes
+// it apart.
+int64_t writing_memory(const ModelFiles& files, const std::vector<ModelTensor>& tensors,
+                       ModelFormat written);
 
 // Writes all of `tensors`: bytes as they are where the format stays, else the nearest codes. Throws
 // Error(model) for a weight that is damaged, or too large or too small for its format, naming both,

@@ -155,8 +155,9 @@ int64_t bytes_to_write(DiskPlan disk, int64_t masters, const fs::path& output_di
   return disk.peak() - std::min(there, disk.all_checkpoints());
 }
 
-int64_t bytes_in_memory(const DiskPlan& disk, const fs::path& output_dir) {
+int64_t bytes_in_memory(DiskPlan disk, const fs::path& output_dir) {
   if (!files_take_memory(output_dir)) return 0;
+  disk.exports = 0;  // what trains is freed before them, and each is held against what is left then
   const int64_t wanted = bytes_to_write(disk, disk.masters, output_dir);
   // The file system refuses what it has no room for, and a full one ends no run.
   std::error_code unknown;

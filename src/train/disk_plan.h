@@ -34,8 +34,8 @@ DiskPlan plan_disk(const Recipe& recipe, const ModelFiles& files, const Tokenize
 // and with `masters` bytes of masters to come.
 int64_t bytes_to_write(DiskPlan disk, int64_t masters, const fs::path& output_dir);
 
-// How much memory the files take that a run may yet write to its output_dir, before it has any
-// masters there; 0 where the directory is on a disk.
-int64_t bytes_in_memory(const DiskPlan& disk, const fs::path& output_dir);
+// How much memory the files take that a run may yet write to its output_dir while it trains, before
+// it has any masters there; 0 where the directory is on a disk.
+int64_t bytes_in_memory(DiskPlan disk, const fs::path& output_dir);
 
 }  // namespace jackscrew

@@ -207,7 +207,7 @@ RunWatch watch_of(const Recipe& recipe, const LoggedRun& ended, int64_t total_st
   const std::string& held_out = ended.inputs.held_out;
   const bool comparable = held_out.empty() || held_out == inputs.held_out;
   if (comparable && recipe.watch.early_stopping_patience > 0) {
-    watch.replay(fs::path(recipe.output_dir) / kLogName);
+    watch.replay(recipe.output_dir);
     // The log may lack evaluations that the run's last checkpoint knows of.
     const int64_t step = ended.ended_after.value();
     const fs::path its_end = checkpoint_path(recipe.output_dir, step);

@@ -88,16 +88,15 @@ void move_files(const fs::path& from, const fs::path& to) {
   sync_renamed(to, to);
 }
 
-// The step of the best evaluation, if the run, which made so many steps, took its states as result.
+// The step of the best evaluation that was saved, if the run, which made so many steps, took its
+// states as result.
 std::optional<int64_t> best_step(const fs::path& output, int64_t steps) {
   const auto asked_for = saved_value(output / kRecipeName, "load_best_model_at_end");
   if (!asked_for || !parse_bool(*asked_for).value_or(false)) return std::nullopt;
   RunWatch watch({});
-  watch.replay(output / kLogName);
-  const auto best = watch.best();
-  const bool is_other =
-      best && best->step != steps && is_checkpoint(checkpoint_path(output, best->step));
-  return is_other ? std::optional(best->step) : std::nullopt;
+  watch.replay(output);
+  const int64_t step = watch.result_step(steps);
+  return step != steps ? std::optional(step) : std::nullopt;
 }
 
 // Writes to the log what the run that made the result could not: that it ended.

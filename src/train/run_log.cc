@@ -373,9 +373,9 @@ void RunLog::saved(int64_t step, const fs::path& checkpoint) {
                   left.front().string()));
 }
 
-void RunLog::takes_best(int64_t step, const std::string& best) {
+void RunLog::takes_best(int64_t step, const std::string& evaluation) {
   result_step_ = step;
-  say(fmt::format("result    of the best evaluation that has a checkpoint, {}", best));
+  say("result    of " + evaluation);
 }
 
 JsonObject end_event(const fs::path& output_dir, size_t samples, const JsonObject& graphs,

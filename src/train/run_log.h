@@ -68,8 +68,8 @@ class RunLog {
   void event(int64_t step, const LearnerEvent& event) {
     events_.write(event.name.c_str(), step, event.fields);
   }
-  // The result is that of an earlier step than the last; `best` says which evaluation it is of.
-  void takes_best(int64_t step, const std::string& best);
+  // The result is that of an earlier step than the last, and of that evaluation.
+  void takes_best(int64_t step, const std::string& evaluation);
   // Writes the last events of a run whose result is in `output_dir`, and its peak memory. Waits for
   // room on a full disk (saving.h): without its `end`, the run would not count as finished.
   void ended(int64_t done, OutputClaim& output_dir);

@@ -16,8 +16,8 @@
 
 namespace jackscrew {
 
-void RunWatch::replay(const fs::path& log) {
-  for_comparable_events(log, [&](const nlohmann::json& event) {
+void RunWatch::replay(const fs::path& output) {
+  for_comparable_events(output / kLogName, [&](const nlohmann::json& event) {
     const std::string kind = event.value("event", "");
     const auto number = [&](const char* key) -> std::optional<double> {
       const auto found = event.find(key);
@@ -30,6 +30,7 @@ void RunWatch::replay(const fs::path& log) {
     const bool is_repeated = step == last_evaluated_;
     if (const auto loss = number("eval_loss"); loss && kind == "eval" && !is_repeated) {
       evaluated(step, *loss);
+      if (is_checkpoint(checkpoint_path(output, step))) saved(step);
     }
   });
 }
@@ -80,6 +81,7 @@ bool RunWatch::restore(const fs::path& checkpoint, const std::string& held_out) 
     if (fields.has("best_step")) {
       then.best_ = Best{steps("best_step", 1), fields.number("best_loss")};
       then.worse_evaluations_ = steps("worse_evaluations", 0);
+      if (then.best_->step == last_evaluated) then.last_ = then.best_;
     }
   } else if (last_evaluated >= 0 && !held_out.empty()) {
     warn(other_held_out(checkpoint));
@@ -116,15 +118,32 @@ std::string RunWatch::Best::text() const {
 }
 
 void RunWatch::find_kept(const fs::path& output) {
-  if (best_ && is_checkpoint(checkpoint_path(output, best_->step))) kept_ = best_;
+  if (best_ && is_checkpoint(checkpoint_path(output, best_->step))) {
+    kept_ = best_;
+    return;
+  }
+  RunWatch logged({});
+  logged.replay(output);
+  kept_ = logged.kept_;
+  if (!last_) last_ = logged.last_;
 }
 
 void RunWatch::saved(int64_t step) {
   if (beats_kept(step)) kept_ = last_;
 }
 
+std::string RunWatch::kept_text() const {
+  const bool is_best = best_ && best_->step == kept_->step;
+  return fmt::format("the best evaluation{}, {}", is_best ? "" : " that has a checkpoint",
+                     kept_->text());
+}
+
 bool RunWatch::beats_kept(int64_t step) const {
   return last_ && last_->step == step && (!kept_ || last_->loss < kept_->loss);
+}
+
+int64_t RunWatch::result_step(int64_t done) const {
+  return kept_ && !beats_kept(done) ? kept_->step : done;
 }
 
 std::string RunWatch::why_stopped(bool has_trained) const {
@@ -140,7 +159,7 @@ std::string RunWatch::why_given_up(double loss) const {
 }
 
 std::string RunWatch::best_not_kept(int64_t done) const {
-  if (!best_ || best_->step == done || (kept_ && kept_->step == best_->step)) return {};
+  if (!best_ || result_step(done) == best_->step) return {};
   return fmt::format(
       "the best evaluation, {}, has no checkpoint: the result is that of another step",
       best_text());

@@ -20,9 +20,10 @@ class RunWatch {
 
   explicit RunWatch(const WatchSettings& options) : options_(options) {}
 
-  // Replays the losses in a log of the run so far (report/event_log.h). Evaluations of other data
-  // than those of its last `start` do not count.
-  void replay(const fs::path& log);
+  // Replays the log in the run's directory (report/event_log.h): its losses, and which of the
+  // evaluations have a checkpoint there. Evaluations of other data than those of its last `start`
+  // do not count.
+  void replay(const fs::path& output);
   // All that the course of a run depends on here, as one JSON object for its checkpoints: the log
   // may be lost. `held_out` is the fingerprint of what it evaluates on.
   std::string state(const std::string& held_out) const;
@@ -36,15 +37,22 @@ class RunWatch {
   void logged(double loss);
   void evaluated(int64_t step, double loss);
 
-  // Looks for the checkpoint of the best() in the run's directory, from which it goes on.
+  // Looks in the directory of the run, which goes on from there, for what is kept(): the best(),
+  // which may be in no log, or else the best evaluation in the log that has a checkpoint.
   void find_kept(const fs::path& output);
   // A checkpoint has the states after `step` steps.
   void saved(int64_t step);
   // The best evaluation whose states a checkpoint has: the disk may have refused that of the
   // best().
   std::optional<Best> kept() const { return kept_; }
+  // What kept() is; needs one: "the best evaluation, 1.2345 at step 100", or that it is the best of
+  // those that have a checkpoint.
+  std::string kept_text() const;
   // Whether the last evaluation was after `step` steps, and better than kept().
   bool beats_kept(int64_t step) const;
+  // The step whose states are the best that can be had after `done` steps: those of the kept(), or
+  // the present ones.
+  int64_t result_step(int64_t done) const;
 
   // Whether the evaluations have not improved for as long as allowed.
   bool out_of_patience() const;
@@ -60,8 +68,7 @@ class RunWatch {
   std::string why_stopped(bool has_trained = true) const;
   // Why a run is given up whose losses are too high, the last of them `loss`.
   std::string why_given_up(double loss) const;
-  // A warning where states other than those of the best(), and of another step than `done`, are the
-  // best that can be had, else empty.
+  // A warning where the result_step() is not that of the best(), else empty.
   std::string best_not_kept(int64_t done) const;
   // A warning where no evaluation was better than that before training, else empty.
   std::string nothing_gained() const;

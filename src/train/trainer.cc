@@ -85,7 +85,7 @@ class Trainer {
     const fs::path recipe = output / kRecipeName;
     if (own_ < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     log_->introduce(first, output, disk_);
-    if (!has_watch) watch_.replay(output / kLogName);  // its last start says what is held out now
+    if (!has_watch) watch_.replay(output);  // its last start says what is held out now
     watch_.find_kept(output);
     const std::string slow =
         leave_out_slow_samples(data_, recipe_.options, log_->peak_flops(),
@@ -263,12 +263,6 @@ class Trainer {
     return watch_.kept() ? checkpoint_path(claim_->path(), watch_.kept()->step) : fs::path();
   }
 
-  // The step whose states become the result, after `done` steps.
-  int64_t result_step(int64_t done) const {
-    const bool goes_back = recipe_.load_best_model_at_end && !watch_.beats_kept(done);
-    return goes_back && watch_.kept() ? watch_.kept()->step : done;
-  }
-
   // Takes a request to save, which is then fulfilled.
   bool must_save(int64_t done, bool last) {
     if (take_save_request(console_, *claim_)) return true;
@@ -341,15 +335,17 @@ class Trainer {
   }
 
   // Restores the state of the best evaluation, if the recipe asks for it and it is another one.
-  void take_best(int64_t done) {
-    const std::string lost = recipe_.load_best_model_at_end ? watch_.best_not_kept(done) : "";
-    if (!lost.empty()) warn(lost);
-    if (result_step(done) == done) return;
+  // Returns the step whose states are the result.
+  int64_t take_best(int64_t done) {
+    if (!recipe_.load_best_model_at_end) return done;
+    if (const std::string lost = watch_.best_not_kept(done); !lost.empty()) warn(lost);
+    if (watch_.result_step(done) == done) return done;
     fs::path path;
     or_leave_elsewhere(done, [&] { path = best_checkpoint(); });
     std::error_code unreachable;
     if (!fs::exists(path, unreachable)) {
-      return warn(path.string() + " is gone: the result is not that of the best evaluation");
+      warn(path.string() + " is gone: the result is not that of the best evaluation");
+      return done;
     }
     // The last states may be in no checkpoint yet: save them before the best replace them.
     if (const fs::path last = checkpoint_path({}, done); checkpoint_.filename() != last) {
@@ -360,7 +356,8 @@ class Trainer {
     }
     restore_states(path);
     saved_step_ = done;
-    log_->takes_best(watch_.kept()->step, watch_.kept()->text());
+    log_->takes_best(watch_.kept()->step, watch_.kept_text());
+    return watch_.kept()->step;
   }
 
   // `updates`: how many came before what went wrong.
@@ -381,7 +378,7 @@ class Trainer {
 
   void finish(int64_t done) {
     console_.enter(RunPhase::writes_result);
-    take_best(done);
+    const int64_t result = take_best(done);
     const bool may_learn = recipe_.learning_rate > 0;  // with 0 nothing is to be gained
     if (const std::string text = watch_.nothing_gained(); may_learn && !text.empty()) warn(text);
     require_finite_parameters(done);
@@ -395,7 +392,7 @@ class Trainer {
     const int64_t left = answer_samples(all_samples(data_), done, log_->events());
     if (left > 0) try_to_save(done);  // a repeated command gives the rest from it
     report();
-    if (left > 0) throw stopped_before_the_answers(recipe_, claim_->path(), result_step(done));
+    if (left > 0) throw stopped_before_the_answers(recipe_, claim_->path(), result);
   }
 
   // A full disk ends no run: the next checkpoint may fit, and so may the result alone.

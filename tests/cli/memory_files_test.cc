@@ -80,11 +80,19 @@ TEST(SlowMemoryFiles, CountTowardsTheLimitOfAnExport) {
   const MemoryGroup tight(int64_t{60} << 20);
   if (tight.path().empty()) GTEST_SKIP() << "no right to make a control group";
   const fs::path output = memory.path() / "model";
+  const std::string needs = "this needs ";
+  const Outcome refused = tight.run_within(
+      "export tokenizer=bytes threads=1 --quiet format=hf model=" + tiny.path("base").string() +
+      " output_dir=" + output.string() + kErrorsOnly);
   expect_refused(
-      tight.run_within("export tokenizer=bytes threads=1 --quiet format=hf model=" +
-                       tiny.path("base").string() + " output_dir=" + output.string() + kErrorsOnly),
-      3, {"memory limit of 60.0 MiB", "is in memory (tmpfs): give an output on a disk"});
+      refused, 3,
+      {needs, "memory limit of 60.0 MiB", "is in memory (tmpfs): give an output on a disk"});
   EXPECT_TRUE(fs::is_empty(memory.path()));
+  // Its files, and with them two panels of 4 MiB: of values, and as they are written.
+  const size_t number = refused.out.find(needs);
+  ASSERT_NE(number, std::string::npos);
+  const double files = static_cast<double>(fs::file_size(tiny.path("base/model.safetensors")));
+  EXPECT_GT(std::stod(refused.out.substr(number + needs.size())), files / (1 << 20) + 6);
 }
 
 TEST(MemoryFiles, APlanSaysSo) {

@@ -69,7 +69,7 @@ TEST(ThreadLimit, CountsAllThatAreWanted) {
 }
 
 // A heap for each thread would take what was there for the code of a product.
-TEST(ThreadLimit, ThreadsTakeNoAddressesFromProducts) {
+TEST(SlowThreadLimit, ThreadsTakeNoAddressesFromProducts) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer wants more than any limit on addresses leaves";
   const TinyRun tiny("thread_addresses");
   const auto within = [](int64_t mib, const std::string& arguments) {

@@ -59,6 +59,19 @@ std::map<std::string, std::string> types_of(const ModelFiles& files, const std::
   return out;
 }
 
+// Where rows are interleaved, a panel is whole heads.
+TEST(WritingMemory, HasRoomForWholeHeads) {
+  const ModelFiles files = files_of_shape("1 4 4 8192 64 untied");
+  std::vector<std::string> notes;
+  const auto mebibytes = [&](ModelFormat format) {
+    const StorageChoice choice{format, "f16", files.source.get()};
+    return writing_memory(files, tensors_to_write(files, choice, notes), format) >> 20;
+  };
+  // 128 rows as they are stored, in f32 and as they are written; in GGUF 2048 of the last two.
+  EXPECT_EQ(mebibytes(ModelFormat::hf), 2 + 4 + 2);
+  EXPECT_EQ(mebibytes(ModelFormat::gguf), 2 + 64 + 32);
+}
+
 TEST(GgufMixtures, AreThoseOfLlamaCpp) {
   // Written by tools/gguf_mixtures.py: shape, mixture, tensor, types.
   std::istringstream lines(

@@ -1,6 +1,7 @@
 // Where models are written: what is replaced there, and what never is.
 #include "conversion/model_output.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/process_memory.h"
 #include "conversion/convert.h"
 #include "tests/cli/run_program.h"
 #include "tests/support/errors.h"
@@ -383,6 +385,21 @@ TEST_F(ModelOutputTest, NoFileIsBegunThatMayNotBecomeSoLarge) {
 }
 
 // Not what the configuration's shapes would take of the disk.
+// Files in memory share it with the work that writes them.
+TEST_F(ModelOutputTest, FilesInMemoryCountTogetherWithTheWork) {
+  constexpr int64_t kMore = int64_t{1} << 55;  // than any machine has
+  const fs::path shared = fs::path("/dev/shm") / fmt::format("jackscrew_space_{}", ::getpid());
+  if (!files_take_memory(shared)) GTEST_SKIP() << "no tmpfs at /dev/shm";
+  const ModelOutput in_memory = output("output=" + shared.string() + ".gguf");
+  EXPECT_NO_THROW(in_memory.require_space({1, 1}, 0));
+  expect_error(ErrorKind::does_not_fit, " is in memory (tmpfs): give an output on a disk", [&] {
+    in_memory.require_space({1, 1}, kMore);
+  });
+  // What is on a disk takes none.
+  if (files_take_memory(directory_.path())) return;
+  EXPECT_NO_THROW(output("output=" + path("y.gguf")).require_space({1, 1}, kMore));
+}
+
 TEST_F(ModelOutputTest, ShapesAreLookedAtBeforeSpace) {
   fs::copy(golden_model("mha_untied"), path("read"));
   auto config = nlohmann::json::parse(text("read/config.json"));

@@ -1,8 +1,12 @@
 // The plan of the disk against the files that runs leave, to the byte.
 #include "train/disk_plan.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
 
+#include "base/process_memory.h"
 #include "session/adapter.h"
 #include "tests/support/errors.h"
 #include "tests/support/tiny_run.h"
@@ -264,6 +268,25 @@ TEST_F(DiskPlans, TheLogIsAFile) {
   EXPECT_LT(largest("logging_steps=1"), 300'000'000);
   EXPECT_LT(largest("logging_steps=100"), 3'000'000);
   EXPECT_GT(largest("logging_steps=100 eval_steps=50 val_size=4"), 6'000'000);
+}
+
+// Exports are written when the memory of what trains is free again.
+TEST_F(DiskPlans, ExportsTakeNoMemoryOfTraining) {
+  const fs::path output = fs::path("/dev/shm") / fmt::format("jackscrew_exports_{}", ::getpid());
+  std::error_code error;
+  if (!files_take_memory(output) || !fs::create_directory(output, error)) {
+    GTEST_SKIP() << "no tmpfs at /dev/shm";
+  }
+  const auto in_memory = [&](const std::string& more) {
+    const Recipe recipe = with_adapter_options(make_recipe(
+        settings_of(tiny_.settings("method=full output_dir=" + output.string() + " " + more))));
+    const ModelFiles files = open_model(recipe.model, recipe.adapter, recipe.tokenizer);
+    return bytes_in_memory(plan_disk(recipe, files, make_tokenizer(recipe.tokenizer, files), 6),
+                           recipe.output_dir);
+  };
+  EXPECT_GT(in_memory(""), 0);
+  EXPECT_EQ(in_memory("export=gguf:q8_0,hf:f32"), in_memory(""));
+  fs::remove(output, error);
 }
 
 TEST_F(DiskPlans, MastersInFiles) {

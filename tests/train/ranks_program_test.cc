@@ -141,6 +141,27 @@ TEST_F(SlowRanksProgram, RankZeroStopsAllOfThem) {
   expect_same_result("run", "whole");
 }
 
+// As in any other step. Where it comes before that has begun, or after it, once more.
+TEST_F(SlowRanksProgram, AStopDuringTheLastStepDependsOnAllRanks) {
+  std::string many;
+  for (int i = 0; i < 4000; ++i) many += TinyRun::record("Say", std::to_string(i));
+  const std::string settings =
+      "method=full data_parallel=2 max_steps=2 logging_steps=1 report_samples=0 packing=false "
+      "gradient_accumulation_steps=1000 data=" +
+      tiny_.file("many.jsonl", many);
+  bool told = false;
+  for (int attempt = 0; attempt < 10 && !told; ++attempt) {
+    RanksChild child = start(2, fmt::format("run{}", attempt), settings);
+    const auto processes = child.processes(2);
+    if (!reaches(child, "step 1/2 ")) continue;
+    ::kill(processes.at(0), SIGTERM);
+    child.wait();
+    told = said("stopping once the result is written, if all ranks still answer; ");
+    EXPECT_TRUE(RanksChild::all_gone(processes));
+  }
+  EXPECT_TRUE(told) << tiny_.text("said");
+}
+
 // Within a batch of the evaluation that comes first, whose tensors are on their way from rank 0.
 TEST_F(SlowRanksProgram, AStopBeforeTheFirstStepEndsAll) {
   std::string many;

@@ -5,10 +5,14 @@
 
 #include <functional>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "base/directory.h"
 #include "conversion/model_output.h"
+#include "formats/checkpoint.h"
 #include "formats/peft.h"
+#include "report/event_log.h"
 #include "session/model_files.h"
 #include "tests/support/errors.h"
 #include "tests/support/tiny_run.h"
@@ -212,6 +216,32 @@ TEST(SlowResultMove, TheBestStepIsTold) {
   for (const char* member : {"step", "result_step", "samples", "output_dir"}) {
     EXPECT_EQ(completed.front().at(member), end.front().at(member)) << member;
   }
+}
+
+// The disk had refused the checkpoint of the best, so that the run took the next.
+TEST(ResultMove, ABestThatWasNotSavedIsNotToldOf) {
+  const TinyRun tiny("move_kept");
+  const fs::path output = tiny.path("out");
+  std::string log = R"({"event": "start", "step": 0, "total_steps": 6})";
+  const std::vector<std::pair<int, double>> evaluations = {
+      {1, 3.5}, {3, 3.34}, {5, 3.36}, {6, 3.5}};
+  for (const auto& [step, loss] : evaluations) {
+    log += fmt::format(
+        "\n{{\"event\": \"step\", \"step\": {0}, \"loss\": 3.5}}\n"
+        "{{\"event\": \"eval\", \"step\": {0}, \"eval_loss\": {1}}}",
+        step, loss);
+  }
+  put(output / kLogName, log + "\n");
+  put(output / kRecipeName, "load_best_model_at_end: true\n");
+  for (const int64_t step : {1, 5, 6}) {
+    put(checkpoint_path(output, step) / "checkpoint.json", "{}");
+  }
+  put(moving_result(output) / "config.json", "new");
+  complete_move(output);
+  const auto end = tiny.events("out", "end");
+  ASSERT_EQ(end.size(), 1u);
+  EXPECT_EQ(end.front()["step"], 6);
+  EXPECT_EQ(end.front().value("result_step", 0), 5);
 }
 
 // Files that are there by then have left the place where the result was made.

@@ -74,7 +74,9 @@ TEST(RunWatch, WhatIsKeptIsTheBestThatWasSaved) {
   EXPECT_EQ(watch.best_not_kept(1), "");
   EXPECT_TRUE(evaluate(3, 3.34, false));
   EXPECT_EQ(watch.kept()->step, 1);
+  EXPECT_EQ(watch.kept_text(), "the best evaluation that has a checkpoint, 3.5000 at step 1");
   EXPECT_EQ(watch.best_not_kept(3), "");  // its states are still there
+  EXPECT_EQ(watch.result_step(3), 3);
   EXPECT_TRUE(evaluate(4, 3.39, false));
   EXPECT_TRUE(evaluate(5, 3.36, true));
   EXPECT_FALSE(evaluate(6, 3.48, true));
@@ -83,6 +85,7 @@ TEST(RunWatch, WhatIsKeptIsTheBestThatWasSaved) {
   EXPECT_EQ(watch.best_not_kept(6),
             "the best evaluation, 3.3400 at step 3, has no checkpoint: the result is that of "
             "another step");
+  EXPECT_EQ(watch.result_step(6), 5);
   EXPECT_TRUE(watch.out_of_patience());  // what is saved does not change it
   // A run that goes on finds the best where it is.
   RunWatch next({});
@@ -93,6 +96,21 @@ TEST(RunWatch, WhatIsKeptIsTheBestThatWasSaved) {
   watch_checkpoint(tiny, "");
   next.find_kept(tiny.path("run"));
   EXPECT_EQ(next.kept()->step, 70);
+  EXPECT_EQ(next.kept_text(), "the best evaluation, 1.6000 at step 70");
+  // Or the next best, as its log says.
+  tiny.file("run/train_log.jsonl", R"({"event": "eval", "step": 20, "eval_loss": 1.5}
+{"event": "eval", "step": 70, "eval_loss": 1.7}
+{"event": "eval", "step": 90, "eval_loss": 1.9}
+)");
+  RunWatch later({});
+  later.evaluated(20, 1.5);
+  later.evaluated(90, 1.9);
+  later.find_kept(tiny.path("run"));
+  ASSERT_TRUE(later.kept());
+  EXPECT_EQ(later.kept()->step, 70);
+  later.evaluated(100, 1.8);
+  EXPECT_FALSE(later.beats_kept(100));
+  EXPECT_EQ(later.result_step(100), 70);
 }
 
 TEST(RunWatch, ARepeatedEvaluationCountsOnce) {
@@ -103,7 +121,9 @@ TEST(RunWatch, ARepeatedEvaluationCountsOnce) {
     log += nlohmann::json{{"event", "eval"}, {"step", step}, {"eval_loss", loss}}.dump() + "\n";
   }
   RunWatch watch({.early_stopping_patience = 2});
-  watch.replay(tiny.file("log.jsonl", log));
+  fs::create_directories(tiny.path("out"));
+  tiny.file("out/train_log.jsonl", log);
+  watch.replay(tiny.path("out"));
   EXPECT_FALSE(watch.out_of_patience());
   EXPECT_EQ(watch.last_evaluated(), 6);
   EXPECT_EQ(watch.best()->step, 4);
@@ -342,6 +362,21 @@ TEST(RunWatchProgram, ABestThatWasNotSavedIsNotTaken) {
   put_in_the_way(whole["result_step"]);
   const auto end = train_again();
   EXPECT_EQ(end.value("result_step", end["step"].get<int64_t>()), second.value().second);
+  // Also of a run that was killed two steps before its end and went on.
+  tiny.must_train("out", settings + " save_steps=2 save_total_limit=0 overwrite=true");
+  tiny.lose_result("out");
+  const int64_t killed = whole["step"].get<int64_t>() - 2;
+  remove_checkpoints_after(tiny.path("out"), killed);
+  std::string log;
+  for (const nlohmann::json& event : tiny.events("out")) {
+    if (event["step"] <= killed) log += event.dump() + "\n";
+  }
+  tiny.file("out/train_log.jsonl", log);
+  tiny.must_train("out", settings + " save_steps=2");
+  const auto resumed = tiny.events("out", "end").at(0);
+  EXPECT_EQ(resumed["step"], end["step"]);
+  EXPECT_EQ(resumed.value("result_step", resumed["step"].get<int64_t>()), second.value().second);
+  EXPECT_TRUE(fs::exists(checkpoint_path(tiny.path("out"), second.value().second)));
   // Where none could be saved, the last.
   for (int64_t step = 2; step <= whole["step"]; step += 2) put_in_the_way(step);
   EXPECT_FALSE(train_again().contains("result_step"));

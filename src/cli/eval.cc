@@ -172,9 +172,11 @@ int score(const Recipe& given) {
   std::vector<Dataset> parts;
   if (scored.val_size > 0) {
     Recipe reading = recipe;
-    const Recipe& of_run = given.file.empty() ? with_adapter : given;
-    reading.learner = of_run.learner;
-    reading.options = of_run.options;  // its prompt_tokens
+    // A run's own recipe names its method; with another, train takes the adapter's.
+    const bool names_method = given.options.was_set("method") || given.options.was_set("learner");
+    const Recipe& trained = names_method ? given : with_adapter;
+    reading.learner = trained.learner;
+    reading.options = trained.options;  // its prompt_tokens
     parts.push_back(load_split(reading, scored, tokenizer, style));
   } else {
     parts = load_scored(recipe, scored, tokenizer, style);

@@ -348,18 +348,19 @@ Record record_of(const RecordJson& object, const std::string& place, const Recor
   }
   const bool own_pair = !fields.instruction.empty() || !fields.output.empty();
   if (own_pair && has(key_or(fields.instruction, "instruction"))) {
+    // Who names both keys has chosen what to learn.
+    if (fields.instruction.empty()) refuse_marked(object, fields, place);
     return instruction(object, fields, place, read);
   }
   const bool own_answer = !fields.output.empty() && fields.output != "prompt" && has(fields.output);
   if (own_answer && has("prompt")) {
-    read.insert(fields.output);  // a label that is the answer marks none
-    refuse_marked(object, read, place);
+    refuse_marked(object, fields, place);
     return completion(object, fields.output, fields, place, read);
   }
   if (!fields.text.empty() && has(fields.text)) return text_at(object, fields.text, place, read);
   const bool has_list = has("messages") || has("conversations");
   const bool has_pair = has("instruction") || (has("prompt") && has("completion"));
-  if (has_list || has_pair) refuse_marked(object, read, place);
+  if (has_list || has_pair) refuse_marked(object, fields, place);
   if (has("messages")) return conversation(object, "messages", fields, place, read);
   if (has("chosen") && has("rejected")) refuse_preferences(object, place);
   if (has("conversations")) return conversation(object, "conversations", fields, place, read);

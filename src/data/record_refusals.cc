@@ -68,10 +68,10 @@ void refuse_answers_alone(const RecordJson& record, const std::string& key,
       together + " in the file, and leave field_messages out");
 }
 
-void refuse_marked(const RecordJson& record, const KeysRead& read, const std::string& place) {
+void refuse_marked(const RecordJson& record, const RecordFields& fields, const std::string& place) {
   for (const char* key : kMarks) {
     const RecordJson* mark = member(record, key);
-    if (mark == nullptr || !mark->is_boolean() || read.contains(key)) continue;
+    if (mark == nullptr || !mark->is_boolean() || fields.output == key) continue;
     fail_record(
         place,
         fmt::format("preference data (a \"{}\" of true or false); training on preferences, such "
@@ -90,9 +90,7 @@ void refuse_unread_names(const RecordJson& record, const RecordFields& fields, c
     if (name.empty() || read.contains(name)) continue;
     const RecordJson* found = json_member(record, name);
     // A number at a key that the user names was meant for something, too.
-    const bool says_nothing = found == nullptr || ((found->is_string() || found->is_structured()) &&
-                                                   !holds_something(*found));
-    if (says_nothing) continue;
+    if (found == nullptr || (found->is_structured() && !holds_something(*found))) continue;
     fail_record(
         place,
         fmt::format("\"{}\", which {} names, is not read of this kind of record", name, option),

@@ -33,8 +33,8 @@ void refuse_unread_names(const RecordJson& record, const RecordFields& fields, c
 inline constexpr const char* kMarks[] = {"label", "kto_tag"};
 
 // Refuses answers with such a mark, which KTO needs: the bad ones would be learned as well. A label
-// of another type is a class, and nothing that is read.
-void refuse_marked(const RecordJson& record, const KeysRead& read, const std::string& place);
+// of another type is a class, and nothing that is read; one that the user names is the answer.
+void refuse_marked(const RecordJson& record, const RecordFields& fields, const std::string& place);
 
 // Refuses answers about what is not read, as LLaVA and LLaMA-Factory have them.
 void refuse_media(const RecordJson& record, const KeysRead& read, const std::string& place);

@@ -384,7 +384,6 @@ TEST_F(ModelOutputTest, NoFileIsBegunThatMayNotBecomeSoLarge) {
   output.begin({8192, 4096});
 }
 
-// Not what the configuration's shapes would take of the disk.
 // Files in memory share it with the work that writes them.
 TEST_F(ModelOutputTest, FilesInMemoryCountTogetherWithTheWork) {
   constexpr int64_t kMore = int64_t{1} << 55;  // than any machine has
@@ -400,6 +399,7 @@ TEST_F(ModelOutputTest, FilesInMemoryCountTogetherWithTheWork) {
   EXPECT_NO_THROW(output("output=" + path("y.gguf")).require_space({1, 1}, kMore));
 }
 
+// Not what the configuration's shapes would take of the disk.
 TEST_F(ModelOutputTest, ShapesAreLookedAtBeforeSpace) {
   fs::copy(golden_model("mha_untied"), path("read"));
   auto config = nlohmann::json::parse(text("read/config.json"));

@@ -155,6 +155,9 @@ TEST(Csv, AnswersMarkedAsBadAreNotTrainedOn) {
   named.output = "completion";
   expect_message(ErrorKind::data, "data.csv:2: preference data",
                  [&] { read("prompt,completion,label\na,b,true\n", named); });
+  named.output = "response";
+  expect_message(ErrorKind::data, "data.csv:2: preference data",
+                 [&] { read("instruction,response,label\na,b,false\n", named); });
 }
 
 }  // namespace

@@ -54,9 +54,11 @@ HeldOut held_out(const Recipe& recipe) {
 }
 
 // Whether there are files that are cut into windows.
-bool has_documents(const DataPlace& place) {
-  return std::ranges::any_of(place.files(DataPart::evaluation),
-                             [](const fs::path& file) { return lower_extension(file) == ".txt"; });
+bool has_documents(std::span<const DataPlace> places, DataPart part) {
+  return std::ranges::any_of(places, [&](const DataPlace& place) {
+    return std::ranges::any_of(
+        place.files(part), [](const fs::path& file) { return lower_extension(file) == ".txt"; });
+  });
 }
 
 // Says what is scored of the data of a recipe that holds nothing out.
@@ -130,7 +132,7 @@ Dataset load_split(const Recipe& reading, const HeldOut& scored, const Tokenizer
   const Dataset all = load_texts(reading, scored.data, tokenizer, DataPart::train,
                                  TargetUse::scored, style, reading.data_weights);
   Dataset part = all.split(scored.val_size, reading.seed, reading.data_weights).second;
-  check_split(reading, part, std::ranges::any_of(data_places(scored.data), has_documents));
+  check_split(reading, part, has_documents(data_places(scored.data), DataPart::train));
   if (!reading.quiet) {
     write_stderr(fmt::format("scoring what val_size holds out of the data: {} of {} examples\n",
                              part.size(), all.size()));
@@ -146,7 +148,7 @@ std::vector<Dataset> load_scored(const Recipe& recipe, const HeldOut& scored,
   DatasetOptions options = dataset_options(recipe, tokenizer);
   const std::vector<DataPlace> places = data_places(scored.data);
   if (scored.is_all && !recipe.quiet) print_places(places);
-  if (std::ranges::any_of(places, has_documents)) {
+  if (has_documents(places, DataPart::evaluation)) {
     options.stride = recipe.stride;
   } else {
     warn_of_unused(recipe, "eval", {"stride"}, " without a .txt file");

@@ -1,6 +1,7 @@
 #include "kernels/cuda/cudnn_attention.h"
 
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
+#define CUDNN_FRONTEND_SKIP_JSON_LIB  // graphs are not stored: a third of this file's build
 #include <cudnn_frontend.h>
 
 #include <map>

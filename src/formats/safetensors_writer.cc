@@ -66,17 +66,16 @@ void give_header(const std::vector<SafetensorsSpec>& tensors, const SafetensorsM
   take("}");
 }
 
-// The header is padded so that the data begin at a multiple of 8 bytes.
-struct HeaderSize {
-  int64_t text = 0;
-  int64_t padded() const { return (text + 7) / 8 * 8; }
-};
-
-HeaderSize header_size(const std::vector<SafetensorsSpec>& tensors,
-                       const SafetensorsMetadata& metadata) {
-  HeaderSize size;
-  give_header(tensors, metadata, [&](std::string_view piece) { size.text += std::ssize(piece); });
+int64_t header_size(const std::vector<SafetensorsSpec>& tensors,
+                    const SafetensorsMetadata& metadata) {
+  int64_t size = 0;
+  give_header(tensors, metadata, [&](std::string_view piece) { size += std::ssize(piece); });
   return size;
+}
+
+// The header is padded so that the data begin at a multiple of 8 bytes.
+int64_t padded(int64_t header) {
+  return (header + 7) / 8 * 8;
 }
 
 constexpr int64_t kPrefix = 8;  // the bytes of the header's length
@@ -91,22 +90,22 @@ int64_t bytes_of(const std::vector<SafetensorsSpec>& tensors) {
 
 int64_t safetensors_bytes(const std::vector<SafetensorsSpec>& tensors,
                           const SafetensorsMetadata& metadata) {
-  return checked_add(kPrefix + header_size(tensors, metadata).padded(), bytes_of(tensors));
+  return checked_add(kPrefix + padded(header_size(tensors, metadata)), bytes_of(tensors));
 }
 
 SafetensorsWriter::SafetensorsWriter(const fs::path& path, std::vector<SafetensorsSpec> tensors,
                                      Crc32c* crc, const SafetensorsMetadata& metadata)
     : where_(path.string()), file_(path), crc_(crc), tensors_(std::move(tensors)) {
-  const HeaderSize size = header_size(tensors_, metadata);
+  const int64_t size = header_size(tensors_, metadata);
   const auto put_text = [&](std::string_view text) {
     put({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
   };
-  const int64_t length = size.padded();
+  const int64_t length = padded(size);
   std::string prefix;
   for (int64_t i = 0; i < kPrefix; ++i) prefix += static_cast<char>((length >> (8 * i)) & 0xFF);
   put_text(prefix);
   give_header(tensors_, metadata, put_text);
-  put_text(std::string(static_cast<size_t>(length - size.text), ' '));
+  put_text(std::string(static_cast<size_t>(length - size), ' '));
   if (!tensors_.empty()) remaining_ = spec_bytes(tensors_[0]);
 }
 

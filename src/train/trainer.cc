@@ -85,8 +85,11 @@ class Trainer {
     const fs::path recipe = output / kRecipeName;
     if (own_ < total_steps_ || !fs::exists(recipe)) write_text_atomic(recipe, recipe_.to_yaml());
     log_->introduce(first, output, disk_);
-    if (!has_watch) watch_.replay(output);  // its last start says what is held out now
-    watch_.find_kept(output);
+    if (!has_watch) {
+      watch_.replay(output);  // its last start says what is held out now
+    } else if (recipe_.load_best_model_at_end) {
+      watch_.find_kept(output);
+    }
     const std::string slow =
         leave_out_slow_samples(data_, recipe_.options, log_->peak_flops(),
                                plan_.weight_bytes * crew_->layout().stages, files_.config);
